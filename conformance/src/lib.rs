@@ -1,0 +1,1 @@
+//! Checks shared by the tests of this crate.
