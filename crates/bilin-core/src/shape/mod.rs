@@ -1,0 +1,4 @@
+//! Pure arithmetic: errors, dtypes, shapes.
+
+pub mod dtype;
+pub mod error;
