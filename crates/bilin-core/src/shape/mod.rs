@@ -1,4 +1,7 @@
-//! Pure arithmetic: errors, dtypes, shapes.
+//! Pure arithmetic: errors, dtypes, layouts, specs, plans.
 
 pub mod dtype;
 pub mod error;
+pub mod layout;
+pub mod plan;
+pub mod spec;

@@ -1,0 +1,37 @@
+//! The trait that every device's backend implements.
+
+use std::fmt::Debug;
+
+use super::buffer::Buffer;
+use super::call::{ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
+use crate::shape::dtype::DType;
+use crate::shape::error::Result;
+
+/// What runs plans on one kind of device. Calls come checked: every view inside its buffer, the result neither
+/// overlapping itself nor standing in an input's buffer.
+pub trait Backend: Debug + Send + Sync {
+    /// `cpu`, `reference`, `wgpu`, …
+    fn name(&self) -> &'static str;
+    /// Whether tensors of this dtype can live here.
+    fn has_dtype(&self, dtype: DType) -> bool;
+    /// Memory for `byte_len` bytes with any contents; `None` where there is no room.
+    fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>>;
+    /// Copies bytes of the host to the start of a buffer.
+    fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()>;
+    /// Copies the first `dst.len()` bytes of a buffer to the host.
+    fn download(&self, src: &dyn Buffer, dst: &mut [u8]) -> Result<()>;
+    /// Waits for queued work; the first error of it comes back.
+    fn sync(&self) -> Result<()>;
+    /// Products.
+    fn contract(&self, call: ContractCall<'_>) -> Result<()>;
+    /// Elementwise work.
+    fn map(&self, call: MapCall<'_>) -> Result<()>;
+    /// Reductions.
+    fn reduce(&self, call: ReduceCall<'_>) -> Result<()>;
+    /// Reads by index.
+    fn gather(&self, call: GatherCall<'_>) -> Result<()>;
+    /// Adds by index.
+    fn scatter_add(&self, call: ScatterCall<'_>) -> Result<()>;
+    /// Names of the contraction kernels, best first.
+    fn kernels(&self) -> Vec<&'static str>;
+}

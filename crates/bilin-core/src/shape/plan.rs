@@ -1,0 +1,164 @@
+//! From a spec and three layouts to loops with strides: what a backend runs.
+
+use smallvec::SmallVec;
+
+use super::error::{Error, OpName, Result};
+use super::layout::Layout;
+use super::spec::{Axis, Role, Spec};
+
+/// One loop over `N` operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loop<const N: usize> {
+    /// How many steps; never 1.
+    pub len: usize,
+    /// Elements that each operand moves by in a step.
+    pub strides: [isize; N],
+}
+
+/// Nested loops, outermost first.
+pub type Loops<const N: usize> = SmallVec<[Loop<N>; 4]>;
+
+/// The one fusing rule: two neighbours become one loop only where, in every operand, outer stride = inner stride ×
+/// inner length. Loops of length 1 are dropped first. The linear order of the steps never changes.
+pub fn fuse<const N: usize>(loops: &mut Loops<N>) {
+    loops.retain(|l| l.len != 1);
+    let mut done = 0;
+    for next in 1..loops.len() {
+        let (outer, inner) = (loops[done], loops[next]);
+        let fits = (0..N).all(|i| inner.strides[i].checked_mul(inner.len as isize) == Some(outer.strides[i]));
+        match outer.len.checked_mul(inner.len) {
+            Some(len) if fits => loops[done] = Loop { len, strides: inner.strides },
+            _ => {
+                done += 1;
+                loops[done] = inner;
+            }
+        }
+    }
+    if !loops.is_empty() {
+        loops.truncate(done + 1);
+    }
+}
+
+/// Number of steps of nested loops.
+pub fn steps<const N: usize>(loops: &[Loop<N>]) -> usize {
+    loops.iter().map(|l| l.len).product()
+}
+
+/// Offsets of `N` operands at linear step `at` of nested loops.
+pub fn position<const N: usize>(loops: &[Loop<N>], mut at: usize) -> [isize; N] {
+    let mut out = [0; N];
+    for l in loops.iter().rev() {
+        let i = (at % l.len) as isize;
+        at /= l.len;
+        for (o, s) in out.iter_mut().zip(l.strides) {
+            *o += i * s;
+        }
+    }
+    out
+}
+
+/// The loops of one contraction, by role; operands stand in the order lhs, rhs, out.
+///
+/// Fields are private so that a plan is always one that [`Plan::new`] has checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    batch: Loops<3>,
+    m: Loops<3>,
+    n: Loops<3>,
+    k: Loops<3>,
+    offsets: [usize; 3],
+    /// Elements each buffer must hold at least.
+    need: [usize; 3],
+}
+
+impl Plan {
+    /// Loops from a spec and the three layouts. A batch loop in which one operand doesn't move is a loop of the other
+    /// operand alone: it becomes m or n, so a broadcast operand is read once and never expanded.
+    pub fn new(op: &OpName, spec: &Spec, lhs: &Layout, rhs: &Layout, out: &Layout) -> Result<Plan> {
+        let layouts = [lhs, rhs, out];
+        let lists = [spec.lhs(), spec.rhs(), spec.out()];
+        for (list, layout) in lists.iter().zip(layouts) {
+            if list.len() != layout.rank() {
+                return Err(Error::invalid(op.clone(), "spec", format!("{} axes", list.len()), format!("want {}, the rank of the layout", layout.rank())));
+            }
+        }
+        if out.may_self_overlap() {
+            return Err(Error::invalid(op.clone(), "out", "a view that overlaps itself", "write into a view whose elements are distinct"));
+        }
+        let mut plan = Plan {
+            batch: Loops::new(),
+            m: Loops::new(),
+            n: Loops::new(),
+            k: Loops::new(),
+            offsets: layouts.map(Layout::offset),
+            need: [0; 3],
+        };
+        for (need, layout) in plan.need.iter_mut().zip(layouts) {
+            *need = match layout.span() {
+                Some((_, high)) => high + 1,
+                None if layout.numel() == 0 => 0,
+                None => return Err(Error::invalid(op.clone(), "layout", "a view outside its buffer", "use a view of the tensor")),
+            };
+        }
+        // Out's order for the free labels, lhs's order for the summed ones: the latter is part of the meaning.
+        let summed = spec.lhs().iter().filter(|a| !spec.out().contains(a));
+        for axis in spec.out().iter().chain(summed) {
+            let Axis::Label(label) = *axis else { continue };
+            let mut one = Loop { len: usize::MAX, strides: [0; 3] };
+            for i in 0..3 {
+                if let Some(at) = lists[i].iter().position(|a| a == axis) {
+                    let len = layouts[i].shape()[at];
+                    if one.len != usize::MAX && one.len != len {
+                        return Err(Error::invalid(op.clone(), "layout", format!("length {len} on a loop of length {}", one.len), "lengths of one label must agree"));
+                    }
+                    one.len = len;
+                    one.strides[i] = layouts[i].strides()[at];
+                }
+            }
+            let role = match spec.role(label) {
+                Role::Batch if one.strides[1] == 0 => Role::M,
+                Role::Batch if one.strides[0] == 0 => Role::N,
+                role => role,
+            };
+            match role {
+                Role::Batch => plan.batch.push(one),
+                Role::M => plan.m.push(one),
+                Role::N => plan.n.push(one),
+                Role::K => plan.k.push(one),
+            }
+        }
+        for list in [&mut plan.batch, &mut plan.m, &mut plan.n, &mut plan.k] {
+            fuse(list);
+        }
+        Ok(plan)
+    }
+
+    /// Loops over the batch, outermost first.
+    pub fn batch(&self) -> &[Loop<3>] {
+        &self.batch
+    }
+    /// Loops that move lhs and out.
+    pub fn m(&self) -> &[Loop<3>] {
+        &self.m
+    }
+    /// Loops that move rhs and out.
+    pub fn n(&self) -> &[Loop<3>] {
+        &self.n
+    }
+    /// Summed loops, in the order of summation.
+    pub fn k(&self) -> &[Loop<3>] {
+        &self.k
+    }
+    /// First elements of lhs, rhs and out.
+    pub fn offsets(&self) -> [usize; 3] {
+        self.offsets
+    }
+    /// Batch, m, n and k as numbers of steps.
+    pub fn sizes(&self) -> [usize; 4] {
+        [steps(&self.batch), steps(&self.m), steps(&self.n), steps(&self.k)]
+    }
+    /// Elements that the buffers of lhs, rhs and out must hold at least.
+    pub fn need(&self) -> [usize; 3] {
+        self.need
+    }
+}
