@@ -168,6 +168,9 @@ impl Backend for ReferenceBackend {
     fn scatter_add(&self, call: ScatterCall<'_>) -> Result<()> {
         host::scatter_add(call, &Serial)
     }
+    fn autocast_dtype(&self, dtype: DType) -> DType {
+        if dtype == DType::F16 { DType::F32 } else { dtype }
+    }
     fn kernels(&self) -> Vec<&'static str> {
         vec!["loops"]
     }
