@@ -14,12 +14,14 @@ pub mod npy;
 pub mod npz;
 pub mod raw;
 pub mod safetensors;
+mod tensors;
 
 use std::fs;
 use std::path::Path;
 
 use bilin_core::{Error, OpName, Result};
 
+pub use tensors::{load, load_one, save};
 pub use raw::RawTensor;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
