@@ -184,3 +184,29 @@ fn einsum_is_differentiable_twice() {
     autograd::gradcheck(f, &[&a, &b, &c], Default::default()).unwrap();
     autograd::gradgradcheck(f, &[&a, &b, &c], Default::default()).unwrap();
 }
+
+#[test]
+fn a_product_of_a_broadcast_view_is_one_of_its_source() {
+    let a = leaf(&[1., 2., 3., 4.], &[2, 2]);
+    let b = Tensor::randn([5, 2, 3], DType::F64, &dev(), &mut Rng::new(1)).unwrap();
+    let wide = a.broadcast_to([5, 2, 2]).unwrap();
+    let y = wide.matmul(&b).unwrap();
+    let node = y.grad_fn().unwrap();
+    assert!(matches!(&node.inputs()[0], bilin_core::tape::NodeInput::Leaf(_)), "{:?}", node.inputs());
+    let g = y.ones_like().unwrap();
+    assert_eq!(node.apply(&g).unwrap()[0].as_ref().unwrap().shape(), [2, 2]);
+    y.sum(.., false).unwrap().backward().unwrap();
+    let plain = leaf(&[1., 2., 3., 4.], &[2, 2]);
+    plain.matmul(&b).unwrap().sum(.., false).unwrap().backward().unwrap();
+    assert_eq!(values(&a.grad().unwrap()), values(&plain.grad().unwrap()));
+}
+
+#[test]
+fn summed_axes_and_both_sides_may_be_broadcast_views_too() {
+    let mut rng = Rng::new(2);
+    let of = |shape: &[usize], rng: &mut Rng| Tensor::randn(shape, DType::F64, &dev(), rng).unwrap();
+    let (a, b) = (of(&[2, 1], &mut rng), of(&[1, 1, 3], &mut rng));
+    let f = |x: &[Tensor]| x[0].broadcast_to([4, 2, 3])?.matmul(&x[1].broadcast_to([4, 3, 3])?);
+    autograd::gradcheck(f, &[&a, &b], Default::default()).unwrap();
+    autograd::gradgradcheck(f, &[&a, &b], Default::default()).unwrap();
+}

@@ -72,6 +72,13 @@ pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DT
 }
 
 fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
+    match op.rewrite(inputs) {
+        Some((op, others)) => evaluate(op, &others.iter().collect::<SmallVec<[&Tensor; 2]>>(), outputs),
+        None => evaluate(op, inputs, outputs),
+    }
+}
+
+fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
     let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
     let views = op.eval(&sources, outputs)?;
     let level = modes::tangent_level();

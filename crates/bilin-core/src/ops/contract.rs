@@ -1,14 +1,18 @@
 //! The one product. Every product op lowers to it under its own schema, and its gradients are products again.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
+use super::view::BROADCAST_TO;
 use crate::exec::call::{Conj, Precision};
 use crate::exec::launch::{self, View};
 use crate::schema::OpSchema;
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
-use crate::shape::spec::Spec;
+use crate::shape::layout::Layout;
+use crate::shape::spec::{Axes, Axis, Spec};
 use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
 
 /// How a product is computed: its result's dtype and the least precision.
@@ -83,6 +87,20 @@ impl Contract {
     }
 }
 
+/// The source of a recorded `broadcast_to` view, and the operand's axes without the loops that it repeats.
+fn unbroadcast(t: &Tensor, axes: &[Axis]) -> Option<(Tensor, Axes)> {
+    let node = &t.edge()?.node;
+    if node.schema().name != BROADCAST_TO.name {
+        return None;
+    }
+    let source = &node.0.input_metas.first()?.shape;
+    let lead = t.rank() - source.len();
+    let axes = source.iter().enumerate().map(|(i, &len)| if len == t.shape()[lead + i] { axes[lead + i] } else { Axis::Unit }).collect();
+    let strides = t.strides()[lead..].into();
+    let layout = Layout::from_parts(&BROADCAST_TO.name.into(), source.clone(), strides, t.layout().offset()).ok()?;
+    Some((t.source(layout)?, axes))
+}
+
 impl Op for Contract {
     fn schema(&self) -> &'static OpSchema {
         self.schema
@@ -90,6 +108,19 @@ impl Op for Contract {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         Ok(Inference::one(&self.spec.out_shape(&inputs[0].shape, &inputs[1].shape), self.out_dtype))
+    }
+
+    fn rewrite(&self, inputs: &[&Tensor]) -> Option<(Arc<dyn Op>, SmallVec<[Tensor; 2]>)> {
+        let [lhs, rhs] = [(inputs[0], self.spec.lhs()), (inputs[1], self.spec.rhs())].map(|(t, axes)| unbroadcast(t, axes));
+        if lhs.is_none() && rhs.is_none() {
+            return None;
+        }
+        let keep = |i: usize, axes: &[Axis]| (inputs[i].clone(), Axes::from_slice(axes));
+        // One after the other: a loop must stay in one of the two.
+        let (l, l_axes) = lhs.filter(|(_, axes)| Spec::new(axes.clone(), self.spec.rhs().into(), self.spec.out().into()).is_some()).unwrap_or_else(|| keep(0, self.spec.lhs()));
+        let (r, r_axes) = rhs.filter(|(_, axes)| Spec::new(l_axes.clone(), axes.clone(), self.spec.out().into()).is_some()).unwrap_or_else(|| keep(1, self.spec.rhs()));
+        let spec = Spec::new(l_axes, r_axes, self.spec.out().into())?;
+        Some((Arc::new(Contract { spec, ..self.clone() }), smallvec![l, r]))
     }
 
     fn eval(&self, inputs: &[&View], _outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {

@@ -19,7 +19,7 @@ const fn schema(name: &'static str) -> OpSchema {
 }
 static PERMUTE: OpSchema = schema("permute");
 static RESHAPE: OpSchema = schema("reshape");
-static BROADCAST_TO: OpSchema = schema("broadcast_to");
+pub(super) static BROADCAST_TO: OpSchema = schema("broadcast_to");
 static NARROW: OpSchema = schema("narrow");
 static FLIP: OpSchema = schema("flip");
 static DIAGONAL: OpSchema = schema("diagonal");

@@ -69,6 +69,13 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Checks dtypes, then ranks, then sizes; says what comes out.
     fn infer(&self, inputs: &[Meta]) -> Result<Inference>;
 
+    /// The same op over other operands, where that saves work in the gradient: a product of a broadcast view is one of its
+    /// source.
+    fn rewrite(&self, inputs: &[&Tensor]) -> Option<(Arc<dyn Op>, SmallVec<[Tensor; 2]>)> {
+        let _ = inputs;
+        None
+    }
+
     /// Computes the results; `inputs` are as `infer` saw them.
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>>;
 

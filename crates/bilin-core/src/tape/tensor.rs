@@ -44,6 +44,21 @@ impl Tensor {
         Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), tangents }))
     }
 
+    /// The operand of the node that made this view, as a tensor over `layout` of the same memory; `None` for tensors with
+    /// tangents, whose levels would be lost.
+    pub(crate) fn source(&self, layout: Layout) -> Option<Tensor> {
+        let view = View { layout, ..self.0.view.clone() };
+        match (self.edge()?.node.inputs().first()?, self.tangents()) {
+            (NodeInput::Interior(edge), []) => Some(Tensor::with_history(view, Some(edge.clone()), Tangents::new())),
+            (NodeInput::Leaf(slot), []) => {
+                let out = Tensor::from_view(view);
+                let _ = out.0.leaf.set(slot.clone());
+                Some(out)
+            }
+            _ => None,
+        }
+    }
+
     /// The view of memory.
     pub fn view(&self) -> &View {
         &self.0.view
