@@ -1,4 +1,5 @@
 //! The tape: what is recorded, saved, checked and let go.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 use bilin_core::autograd::{self, BackwardOptions, GradOptions};
 use bilin_core::{DType, Device, Error, Rng, Tensor, einsum, no_grad};

@@ -4,7 +4,6 @@ use std::sync::OnceLock;
 
 use bilin_core::{DType, Device, Error, MemoryStats, Result};
 
-
 /// What a device is, or why it is absent.
 #[derive(Debug, Clone)]
 pub struct DeviceInfo {

@@ -10,7 +10,12 @@ fn gradient(p: &Tensor) -> Result<Option<Tensor>> {
 fn check(params: &[Tensor]) -> Result<()> {
     match params.iter().position(|p| !(p.is_leaf() && p.requires_grad())) {
         None => Ok(()),
-        Some(i) => Err(Error::invalid("optim", "params", format!("number {i}, which requires no gradient"), "give leaves after requires_grad_(true)")),
+        Some(i) => Err(Error::invalid(
+            "optim",
+            "params",
+            format!("number {i}, which requires no gradient"),
+            "give leaves after requires_grad_(true)",
+        )),
     }
 }
 
@@ -81,7 +86,12 @@ impl Sgd {
 fn find(state: &[(String, Tensor)], name: &str, p: &Tensor) -> Result<Option<Tensor>> {
     let Some((_, t)) = state.iter().find(|(n, _)| n == name) else { return Ok(None) };
     if t.shape() != p.shape() || t.dtype() != p.dtype() {
-        return Err(Error::invalid("load_state_dict", "state", format!("{name} of shape {:?} and {}", t.shape(), t.dtype()), format!("want {:?} and {}", p.shape(), p.dtype())));
+        return Err(Error::invalid(
+            "load_state_dict",
+            "state",
+            format!("{name} of shape {:?} and {}", t.shape(), t.dtype()),
+            format!("want {:?} and {}", p.shape(), p.dtype()),
+        ));
     }
     Ok(Some(t.copy()?))
 }
@@ -107,7 +117,15 @@ impl AdamW {
     /// gradient.
     pub fn new(params: &[Tensor], lr: f64) -> Result<AdamW> {
         check(params)?;
-        Ok(AdamW { params: params.to_vec(), moments: vec![None; params.len()], steps: 0, lr, betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.01 })
+        Ok(AdamW {
+            params: params.to_vec(),
+            moments: vec![None; params.len()],
+            steps: 0,
+            lr,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            weight_decay: 0.01,
+        })
     }
 
     /// One step; parameters without a gradient stay.

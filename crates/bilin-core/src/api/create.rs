@@ -77,7 +77,12 @@ impl Tensor {
     /// aren't finite.
     pub fn arange(start: f64, stop: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
         if step == 0.0 || !(start.is_finite() && stop.is_finite() && step.is_finite()) {
-            return Err(Error::invalid("arange", "step", format!("{step} from {start} to {stop}"), "want finite numbers and a step other than 0"));
+            return Err(Error::invalid(
+                "arange",
+                "step",
+                format!("{step} from {start} to {stop}"),
+                "want finite numbers and a step other than 0",
+            ));
         }
         let count = ((stop - start) / step).ceil().max(0.0);
         if count > 1e15 {
@@ -100,7 +105,14 @@ impl Tensor {
         astype(&Tensor::from_vec(data, [count], device)?, dtype)
     }
 
-    fn random(op: &'static str, shape: &[usize], dtype: DType, device: &Device, rng: &mut Rng, draw: fn(&mut Rng) -> [f64; 2]) -> Result<Tensor> {
+    fn random(
+        op: &'static str,
+        shape: &[usize],
+        dtype: DType,
+        device: &Device,
+        rng: &mut Rng,
+        draw: fn(&mut Rng) -> [f64; 2],
+    ) -> Result<Tensor> {
         if !dtype.is_differentiable() {
             return Err(Error::DtypeMismatch { op: op.into(), dtypes: vec![dtype], remedy: "want a floating or complex dtype" });
         }

@@ -26,7 +26,11 @@ impl Tensor {
 
     /// Row-major native bytes of the elements.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let dense = if self.is_contiguous() && self.layout().offset() == 0 { self.view().clone() } else { launch::copy(&"to_vec".into(), self.view(), self.dtype())? };
+        let dense = if self.is_contiguous() && self.layout().offset() == 0 {
+            self.view().clone()
+        } else {
+            launch::copy(&"to_vec".into(), self.view(), self.dtype())?
+        };
         let mut out = vec![0u8; self.numel() * self.dtype().size_bytes()];
         self.device().sync()?;
         self.device().backend().download(dense.storage.read().as_ref(), &mut out)?;

@@ -66,7 +66,12 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], options
         if (numeric - analytic).abs().partial_cmp(&(options.tolerance * scale)) != Some(std::cmp::Ordering::Less) {
             let op = out.grad_fn().map_or("a function", |n| n.schema().name);
             let got = format!("{i} of {op}: derivative {analytic:e}, difference quotient {numeric:e}");
-            return Err(Error::invalid("gradcheck", "input", got, format!("they may differ by {:e}; check the op's vjp", options.tolerance * scale)));
+            return Err(Error::invalid(
+                "gradcheck",
+                "input",
+                got,
+                format!("they may differ by {:e}; check the op's vjp", options.tolerance * scale),
+            ));
         }
     }
     Ok(())
@@ -83,13 +88,18 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], opt
         let gradient = |inputs: &[Tensor]| -> Result<Tensor> {
             let (operands, g) = inputs.split_at(x.len());
             modes::enable_grad(|| {
-                let operands: Result<Vec<Tensor>> = operands.iter().zip(x).map(|(t, x)| if t.requires_grad() || !is_double(x) { Ok(t.clone()) } else { t.detach().requires_grad_(true) }).collect();
+                let operands: Result<Vec<Tensor>> = operands
+                    .iter()
+                    .zip(x)
+                    .map(|(t, x)| if t.requires_grad() || !is_double(x) { Ok(t.clone()) } else { t.detach().requires_grad_(true) })
+                    .collect();
                 let operands = operands?;
                 let out = f(&operands)?;
                 if !out.requires_grad() {
                     return x[wanted].zeros_like();
                 }
-                let options = GradOptions { grad_outputs: vec![Some(g[0].clone())], create_graph: true, allow_unused: true, ..Default::default() };
+                let options =
+                    GradOptions { grad_outputs: vec![Some(g[0].clone())], create_graph: true, allow_unused: true, ..Default::default() };
                 grad(&[&out], &[&operands[wanted]], &options)?.pop().flatten().map_or_else(|| x[wanted].zeros_like(), Ok)
             })
         };

@@ -33,7 +33,12 @@ impl Drop for Level {
 fn check(x: &Tensor, v: &Tensor, op: &'static str) -> Result<()> {
     if x.shape() != v.shape() || x.dtype() != v.dtype() {
         let got = format!("of shape {} and {}", crate::shape_text(v.shape()), v.dtype());
-        return Err(Error::invalid(op, "tangent", got, format!("want the input's shape {} and {}", crate::shape_text(x.shape()), x.dtype())));
+        return Err(Error::invalid(
+            op,
+            "tangent",
+            got,
+            format!("want the input's shape {} and {}", crate::shape_text(x.shape()), x.dtype()),
+        ));
     }
     Ok(())
 }

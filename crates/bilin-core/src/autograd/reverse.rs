@@ -279,10 +279,17 @@ fn root(op: &'static str, output: &Tensor, gradient: Option<&Tensor>) -> Result<
                 return Err(Error::invalid(op, "gradient", got, format!("want the output's shape {}", crate::shape_text(output.shape()))));
             }
             if g.device() != output.device() {
-                return Err(Error::DeviceMismatch { op: op.into(), devices: vec![output.device().name().into(), g.device().name().into()] });
+                return Err(Error::DeviceMismatch {
+                    op: op.into(),
+                    devices: vec![output.device().name().into(), g.device().name().into()],
+                });
             }
             if g.dtype() != output.dtype() {
-                return Err(Error::DtypeMismatch { op: op.into(), dtypes: vec![output.dtype(), g.dtype()], remedy: "the gradient has the output's dtype; convert with astype" });
+                return Err(Error::DtypeMismatch {
+                    op: op.into(),
+                    dtypes: vec![output.dtype(), g.dtype()],
+                    remedy: "the gradient has the output's dtype; convert with astype",
+                });
             }
             g.clone()
         }
@@ -341,7 +348,12 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> R
     for (i, p) in places.into_iter().enumerate() {
         let grad = p.and_then(|p| captured.get(&p).cloned());
         if grad.is_none() && !options.allow_unused {
-            return Err(Error::invalid("grad", "inputs", format!("input {i}, on which no output depends"), "set allow_unused to get None for it"));
+            return Err(Error::invalid(
+                "grad",
+                "inputs",
+                format!("input {i}, on which no output depends"),
+                "set allow_unused to get None for it",
+            ));
         }
         out.push(grad);
     }

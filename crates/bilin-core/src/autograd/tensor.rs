@@ -28,7 +28,11 @@ impl Tensor {
     /// `InvalidArgument` for turning it off on an interior tensor.
     pub fn requires_grad_(self, on: bool) -> Result<Tensor> {
         if on && !self.dtype().is_differentiable() {
-            return Err(Error::DtypeMismatch { op: "requires_grad_".into(), dtypes: vec![self.dtype()], remedy: "only floating and complex tensors have gradients; convert with astype" });
+            return Err(Error::DtypeMismatch {
+                op: "requires_grad_".into(),
+                dtypes: vec![self.dtype()],
+                remedy: "only floating and complex tensors have gradients; convert with astype",
+            });
         }
         if self.edge().is_some() {
             return if on { Ok(self) } else { Err(Error::invalid("requires_grad_", "self", "an interior tensor", "use detach")) };
@@ -62,7 +66,12 @@ impl Tensor {
         if let Some(g) = &grad
             && g.shape() != self.shape()
         {
-            return Err(Error::invalid("set_grad", "grad", format!("of shape {}", crate::shape_text(g.shape())), format!("want {}", crate::shape_text(self.shape()))));
+            return Err(Error::invalid(
+                "set_grad",
+                "grad",
+                format!("of shape {}", crate::shape_text(g.shape())),
+                format!("want {}", crate::shape_text(self.shape())),
+            ));
         }
         self.leaf_or_init().set_grad(grad);
         Ok(())
@@ -93,7 +102,9 @@ impl Tensor {
     /// Keeps the gradient of this interior tensor for [`Tensor::grad`]; leaves keep theirs anyway.
     pub fn retain_grad(&self) -> Result<()> {
         match (self.edge(), self.requires_grad()) {
-            (_, false) => Err(Error::invalid("retain_grad", "self", "a tensor that requires no gradient", "call requires_grad_ on an input first")),
+            (_, false) => {
+                Err(Error::invalid("retain_grad", "self", "a tensor that requires no gradient", "call requires_grad_ on an input first"))
+            }
             (Some(Edge { node, index }), _) => {
                 if let Some(slot) = node.0.outputs.get(*index) {
                     slot.set_wanted(true);

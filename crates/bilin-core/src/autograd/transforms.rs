@@ -85,6 +85,7 @@ pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tens
     if x.numel() == 0 {
         return Tensor::zeros(shape, x.dtype(), x.device());
     }
-    let columns: Result<Vec<Tensor>> = basis(x)?.iter().map(|v| super::forward::hvp(|x| f(&x[0]), &[x], &[v])?.swap_remove(0).reshape([x.numel(), 1])).collect();
+    let columns: Result<Vec<Tensor>> =
+        basis(x)?.iter().map(|v| super::forward::hvp(|x| f(&x[0]), &[x], &[v])?.swap_remove(0).reshape([x.numel(), 1])).collect();
     concat(&columns?.iter().collect::<Vec<_>>(), 1)?.reshape(shape)
 }

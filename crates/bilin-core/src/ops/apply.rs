@@ -23,10 +23,8 @@ pub fn apply(op: Arc<dyn Op>, inputs: &[&Tensor]) -> Result<Tensors> {
         return Err(Error::NonDeterministic { op: name, note: schema.determinism_note });
     }
     let scope = modes::autocast_dtype();
-    let metas: SmallVec<[Meta; 4]> = inputs
-        .iter()
-        .map(|t| Meta::new(t.shape(), scope.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope))))
-        .collect();
+    let metas: SmallVec<[Meta; 4]> =
+        inputs.iter().map(|t| Meta::new(t.shape(), scope.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope)))).collect();
     let inference = op.infer(&metas)?;
     let op = inference.lowered.unwrap_or(op);
     let needs_cast = scope.is_some() && metas.iter().zip(inputs).any(|(m, t)| m.dtype != t.dtype());
@@ -127,7 +125,8 @@ fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u
         let _plain = modes::set_autocast(None);
         let tangents: SmallVec<[Option<Tensor>; 2]> = inputs.iter().map(|t| t.tangent(l).cloned()).collect();
         // Results as the levels outside see them.
-        let seen: Tensors = outputs.iter().zip(&collected).map(|(o, t)| if t.is_empty() { o.clone() } else { o.with_tangents(t.clone()) }).collect();
+        let seen: Tensors =
+            outputs.iter().zip(&collected).map(|(o, t)| if t.is_empty() { o.clone() } else { o.with_tangents(t.clone()) }).collect();
         let results = if op.is_multilinear() { replace_each(op, &owned, &tangents)? } else { op.jvp(&owned, &seen, &tangents)? };
         for (into, t) in collected.iter_mut().zip(results) {
             if let Some(t) = t {

@@ -36,7 +36,12 @@ impl Op for Copy {
     }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         // Complex → real keeps the real part, and its gradient is real: the cast back is the rule.
-        let back = |g: &Tensor| astype(g, if g.dtype().is_complex() == saved.input_metas[0].dtype.is_complex() { g.dtype() } else { saved.input_metas[0].dtype });
+        let back = |g: &Tensor| {
+            astype(
+                g,
+                if g.dtype().is_complex() == saved.input_metas[0].dtype.is_complex() { g.dtype() } else { saved.input_metas[0].dtype },
+            )
+        };
         Ok(smallvec![g[0].as_ref().map(back).transpose()?])
     }
     fn is_multilinear(&self) -> bool {
@@ -72,7 +77,11 @@ pub(super) static ENTRIES: &[OpEntry] = &[
         schema: &ASTYPE,
         params: &["dtype"],
         call: |x, a| astype(&x[0], a.dtype("dtype")?),
-        samples: &[Sample::new(&[&[3, 4]], "dtype=float32"), Sample::new(&[&[0]], "dtype=float64"), Sample::new(&[&[2, 3]], "dtype=complex128")],
+        samples: &[
+            Sample::new(&[&[3, 4]], "dtype=float32"),
+            Sample::new(&[&[0]], "dtype=float64"),
+            Sample::new(&[&[2, 3]], "dtype=complex128"),
+        ],
         values: Values::Any,
     },
     OpEntry {

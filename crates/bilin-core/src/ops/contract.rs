@@ -13,7 +13,7 @@ use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::Layout;
 use crate::shape::spec::{Axes, Axis, Spec};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Rewritten, Saved, Saves, Tensor};
 
 /// How a product is computed: its result's dtype and the least precision.
 ///
@@ -49,7 +49,9 @@ pub(super) fn result_dtype(op: &OpName, dtype: DType, wish: Option<DType>) -> Re
     let Some(out) = wish else { return Ok(dtype) };
     let fits = match dtype.kind() {
         Kind::Bool => out == DType::Bool,
-        Kind::Int => out.kind() == Kind::Int && out.size_bytes() >= dtype.size_bytes() && !(out.size_bytes() == dtype.size_bytes() && out != dtype),
+        Kind::Int => {
+            out.kind() == Kind::Int && out.size_bytes() >= dtype.size_bytes() && !(out.size_bytes() == dtype.size_bytes() && out != dtype)
+        }
         Kind::Float => out == dtype || (dtype.is_half() && out == DType::F32),
         Kind::Complex => out == dtype,
     };
@@ -110,15 +112,19 @@ impl Op for Contract {
         Ok(Inference::one(&self.spec.out_shape(&inputs[0].shape, &inputs[1].shape), self.out_dtype))
     }
 
-    fn rewrite(&self, inputs: &[&Tensor]) -> Option<(Arc<dyn Op>, SmallVec<[Tensor; 2]>)> {
+    fn rewrite(&self, inputs: &[&Tensor]) -> Option<Rewritten> {
         let [lhs, rhs] = [(inputs[0], self.spec.lhs()), (inputs[1], self.spec.rhs())].map(|(t, axes)| unbroadcast(t, axes));
         if lhs.is_none() && rhs.is_none() {
             return None;
         }
         let keep = |i: usize, axes: &[Axis]| (inputs[i].clone(), Axes::from_slice(axes));
         // One after the other: a loop must stay in one of the two.
-        let (l, l_axes) = lhs.filter(|(_, axes)| Spec::new(axes.clone(), self.spec.rhs().into(), self.spec.out().into()).is_some()).unwrap_or_else(|| keep(0, self.spec.lhs()));
-        let (r, r_axes) = rhs.filter(|(_, axes)| Spec::new(l_axes.clone(), axes.clone(), self.spec.out().into()).is_some()).unwrap_or_else(|| keep(1, self.spec.rhs()));
+        let (l, l_axes) = lhs
+            .filter(|(_, axes)| Spec::new(axes.clone(), self.spec.rhs().into(), self.spec.out().into()).is_some())
+            .unwrap_or_else(|| keep(0, self.spec.lhs()));
+        let (r, r_axes) = rhs
+            .filter(|(_, axes)| Spec::new(l_axes.clone(), axes.clone(), self.spec.out().into()).is_some())
+            .unwrap_or_else(|| keep(1, self.spec.rhs()));
         let spec = Spec::new(l_axes, r_axes, self.spec.out().into())?;
         Some((Arc::new(Contract { spec, ..self.clone() }), smallvec![l, r]))
     }

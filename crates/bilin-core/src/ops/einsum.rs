@@ -7,9 +7,9 @@ use super::cast::astype;
 use super::contract::{Contract, ProductOptions, result_dtype};
 use super::reduce::{any_under, sum_under};
 use super::registry::{Attrs, OpEntry, Sample, Values};
+use crate::einsum::Labels;
 use crate::einsum::path::{self, Path};
 use crate::einsum::subscripts::{Subscripts, parse};
-use crate::einsum::Labels;
 use crate::exec::call::Conj;
 use crate::schema::modes;
 use crate::schema::{AmpPolicy, Arity, OpSchema};
@@ -88,7 +88,8 @@ pub fn einsum_with(subscripts: &str, operands: &[&Tensor], options: ProductOptio
     // The operands' casts are einsum's own; its inner products stay as they are.
     let casts: Result<Vec<Tensor>> = operands.iter().zip(&dtypes).map(|(t, d)| astype(t, *d)).collect();
     let _plain = modes::set_autocast(None);
-    Pairwise { op, sub, live, wide: if out_dtype.kind() == Kind::Int { out_dtype } else { out_dtype.accumulator() }, out_dtype, options }.run(casts?, found)
+    Pairwise { op, sub, live, wide: if out_dtype.kind() == Kind::Int { out_dtype } else { out_dtype.accumulator() }, out_dtype, options }
+        .run(casts?, found)
 }
 
 struct Pairwise {

@@ -17,7 +17,13 @@ use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
 use Prim::Input;
 
 /// Runs an expression over operands that broadcast to the result.
-pub(super) fn eval_map(schema: &OpSchema, prims: &'static [Prim], compute: DType, inputs: &[&View], out: &Meta) -> Result<SmallVec<[View; 1]>> {
+pub(super) fn eval_map(
+    schema: &OpSchema,
+    prims: &'static [Prim],
+    compute: DType,
+    inputs: &[&View],
+    out: &Meta,
+) -> Result<SmallVec<[View; 1]>> {
     let op: OpName = schema.name.into();
     let expr = MapExpr::new(&op, prims, compute)?;
     Ok(smallvec![launch::map(&op, inputs[0].storage.device(), &expr, inputs, &out.shape, out.dtype)?])
@@ -78,9 +84,7 @@ static IMAG: Unary = unary(
     AmpPolicy::KeepInput,
     &[Input(0), Prim::Imag],
     Gives::Real,
-    Slope::Linear(|g, dtype| {
-        if dtype.is_complex() { apply_one(UnaryOp(&TIMES_I), &[&astype(g, dtype)?]) } else { g.zeros_like() }
-    }),
+    Slope::Linear(|g, dtype| if dtype.is_complex() { apply_one(UnaryOp(&TIMES_I), &[&astype(g, dtype)?]) } else { g.zeros_like() }),
 );
 static TIMES_I: Unary = unary(
     "times_i",
@@ -93,14 +97,30 @@ static ABS: Unary = unary("abs", AmpPolicy::KeepInput, &[Input(0), Prim::Abs], G
 static SIGN: Unary = unary("sign", AmpPolicy::KeepInput, &[Input(0), Prim::Sign], Gives::Same, Slope::Flat);
 static FLOOR: Unary = unary("floor", AmpPolicy::KeepInput, &[Input(0), Prim::Floor], Gives::Inexact, Slope::Flat);
 static EXP: Unary = unary("exp", AmpPolicy::ForceFP32, &[Input(0), Prim::Exp], Gives::Inexact, Slope::OfOutput(|y| Ok(y.clone())));
-static EXPM1: Unary = unary("expm1", AmpPolicy::ForceFP32, &[Input(0), Prim::Expm1], Gives::Inexact, Slope::OfOutput(|y| y.add_scalar(1.0)));
-static LOG: Unary = unary("log", AmpPolicy::ForceFP32, &[Input(0), Prim::Log], Gives::Inexact, Slope::OfInput(|x| x.scalar_like(1.0)?.div(x)));
-static LOG1P: Unary = unary("log1p", AmpPolicy::ForceFP32, &[Input(0), Prim::Log1p], Gives::Inexact, Slope::OfInput(|x| x.scalar_like(1.0)?.div(&x.add_scalar(1.0)?)));
-static SQRT: Unary = unary("sqrt", AmpPolicy::ForceFP32, &[Input(0), Prim::Sqrt], Gives::Inexact, Slope::OfOutput(|y| y.scalar_like(0.5)?.div(y)));
+static EXPM1: Unary =
+    unary("expm1", AmpPolicy::ForceFP32, &[Input(0), Prim::Expm1], Gives::Inexact, Slope::OfOutput(|y| y.add_scalar(1.0)));
+static LOG: Unary =
+    unary("log", AmpPolicy::ForceFP32, &[Input(0), Prim::Log], Gives::Inexact, Slope::OfInput(|x| x.scalar_like(1.0)?.div(x)));
+static LOG1P: Unary = unary(
+    "log1p",
+    AmpPolicy::ForceFP32,
+    &[Input(0), Prim::Log1p],
+    Gives::Inexact,
+    Slope::OfInput(|x| x.scalar_like(1.0)?.div(&x.add_scalar(1.0)?)),
+);
+static SQRT: Unary =
+    unary("sqrt", AmpPolicy::ForceFP32, &[Input(0), Prim::Sqrt], Gives::Inexact, Slope::OfOutput(|y| y.scalar_like(0.5)?.div(y)));
 static SIN: Unary = unary("sin", AmpPolicy::ForceFP32, &[Input(0), Prim::Sin], Gives::Inexact, Slope::OfInput(|x| x.cos()));
 static COS: Unary = unary("cos", AmpPolicy::ForceFP32, &[Input(0), Prim::Cos], Gives::Inexact, Slope::OfInput(|x| x.sin()?.neg()));
-static TANH: Unary = unary("tanh", AmpPolicy::KeepInput, &[Input(0), Prim::Tanh], Gives::Inexact, Slope::OfOutput(|y| y.scalar_like(1.0)?.sub(&y.mul(y)?)));
-static SIGMOID: Unary = unary("sigmoid", AmpPolicy::KeepInput, &[Input(0), Prim::Sigmoid], Gives::Inexact, Slope::OfOutput(|y| y.mul(&y.scalar_like(1.0)?.sub(y)?)));
+static TANH: Unary =
+    unary("tanh", AmpPolicy::KeepInput, &[Input(0), Prim::Tanh], Gives::Inexact, Slope::OfOutput(|y| y.scalar_like(1.0)?.sub(&y.mul(y)?)));
+static SIGMOID: Unary = unary(
+    "sigmoid",
+    AmpPolicy::KeepInput,
+    &[Input(0), Prim::Sigmoid],
+    Gives::Inexact,
+    Slope::OfOutput(|y| y.mul(&y.scalar_like(1.0)?.sub(y)?)),
+);
 static RELU: Unary = unary(
     "relu",
     AmpPolicy::KeepInput,
@@ -119,7 +139,11 @@ impl Op for UnaryOp {
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         let dtype = inputs[0].dtype;
         if dtype == DType::Bool && self.0.gives == Gives::Same {
-            return Err(Error::DtypeMismatch { op: self.0.schema.name.into(), dtypes: vec![dtype], remedy: "it takes numbers; convert with astype" });
+            return Err(Error::DtypeMismatch {
+                op: self.0.schema.name.into(),
+                dtypes: vec![dtype],
+                remedy: "it takes numbers; convert with astype",
+            });
         }
         let out = gives(self.0.gives, dtype);
         MapExpr::new(&self.0.schema.name.into(), self.0.prims, if dtype.is_complex() { dtype } else { out })?;
@@ -194,7 +218,15 @@ const RHS: Saves = Saves { inputs: 2, outputs: 0 };
 const BOTH: Saves = Saves { inputs: 3, outputs: 0 };
 const NONE: Saves = Saves { inputs: 0, outputs: 0 };
 
-const fn binary(name: &'static str, policy: AmpPolicy, prims: &'static [Prim], gives: Gives, takes_bool: bool, partials: [Partial; 2], reads: [Saves; 2]) -> Binary {
+const fn binary(
+    name: &'static str,
+    policy: AmpPolicy,
+    prims: &'static [Prim],
+    gives: Gives,
+    takes_bool: bool,
+    partials: [Partial; 2],
+    reads: [Saves; 2],
+) -> Binary {
     Binary { schema: OpSchema::schema_v1(name, policy, Arity::Exact(2)), prims, gives, takes_bool, partials, reads }
 }
 
@@ -204,8 +236,17 @@ fn share(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     astype(&a.gt(b)?, dtype)?.add(&astype(&a.eq(b)?, dtype)?.mul_scalar(0.5)?)
 }
 
-static ADD: Binary = binary("add", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Add], Gives::Same, true, [Partial::One, Partial::One], [NONE, NONE]);
-static SUB: Binary = binary("sub", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Sub], Gives::Same, false, [Partial::One, Partial::MinusOne], [NONE, NONE]);
+static ADD: Binary =
+    binary("add", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Add], Gives::Same, true, [Partial::One, Partial::One], [NONE, NONE]);
+static SUB: Binary = binary(
+    "sub",
+    AmpPolicy::Promote,
+    &[Input(0), Input(1), Prim::Sub],
+    Gives::Same,
+    false,
+    [Partial::One, Partial::MinusOne],
+    [NONE, NONE],
+);
 static MUL: Binary = binary(
     "mul",
     AmpPolicy::Promote,
@@ -268,7 +309,11 @@ struct BinaryOp(&'static Binary);
 /// Operands of equal dtype, and what they broadcast to.
 fn pair(op: &OpName, inputs: &[Meta]) -> Result<(DType, crate::shape::layout::Dims)> {
     if inputs[0].dtype != inputs[1].dtype {
-        return Err(Error::DtypeMismatch { op: op.clone(), dtypes: inputs.iter().map(|m| m.dtype).collect(), remedy: "convert one operand with astype" });
+        return Err(Error::DtypeMismatch {
+            op: op.clone(),
+            dtypes: inputs.iter().map(|m| m.dtype).collect(),
+            remedy: "convert one operand with astype",
+        });
     }
     Ok((inputs[0].dtype, broadcast_shapes(op, &[&inputs[0].shape, &inputs[1].shape])?))
 }
@@ -383,7 +428,11 @@ impl Op for Where {
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         let op: OpName = WHERE.name.into();
         if inputs[0].dtype != DType::Bool || inputs[1].dtype != inputs[2].dtype {
-            return Err(Error::DtypeMismatch { op, dtypes: inputs.iter().map(|m| m.dtype).collect(), remedy: "want bool and two of one dtype; convert with astype" });
+            return Err(Error::DtypeMismatch {
+                op,
+                dtypes: inputs.iter().map(|m| m.dtype).collect(),
+                remedy: "want bool and two of one dtype; convert with astype",
+            });
         }
         let shapes: SmallVec<[&[usize]; 3]> = inputs.iter().map(|m| m.shape.as_slice()).collect();
         Ok(Inference::one(&broadcast_shapes(&op, &shapes)?, inputs[1].dtype))
@@ -531,12 +580,24 @@ impl Tensor {
 
 macro_rules! entry1 {
     ($table:ident, $call:ident, $values:ident) => {
-        OpEntry { schema: &$table.schema, params: &[], call: |x, _| x[0].$call(), samples: &[Sample::new(&[&[3, 4]], ""), Sample::new(&[&[0]], ""), Sample::new(&[&[]], "")], values: Values::$values }
+        OpEntry {
+            schema: &$table.schema,
+            params: &[],
+            call: |x, _| x[0].$call(),
+            samples: &[Sample::new(&[&[3, 4]], ""), Sample::new(&[&[0]], ""), Sample::new(&[&[]], "")],
+            values: Values::$values,
+        }
     };
 }
 macro_rules! entry2 {
     ($table:ident, $call:ident, $values:ident) => {
-        OpEntry { schema: &$table.schema, params: &[], call: |x, _| x[0].$call(&x[1]), samples: &[Sample::new(&[&[3, 4], &[3, 4]], ""), Sample::new(&[&[2, 1, 3], &[4, 1]], ""), Sample::new(&[&[0, 2], &[2]], "")], values: Values::$values }
+        OpEntry {
+            schema: &$table.schema,
+            params: &[],
+            call: |x, _| x[0].$call(&x[1]),
+            samples: &[Sample::new(&[&[3, 4], &[3, 4]], ""), Sample::new(&[&[2, 1, 3], &[4, 1]], ""), Sample::new(&[&[0, 2], &[2]], "")],
+            values: Values::$values,
+        }
     };
 }
 pub(super) static ENTRIES: &[OpEntry] = &[
@@ -557,7 +618,13 @@ pub(super) static ENTRIES: &[OpEntry] = &[
     entry1!(TANH, tanh, Inexact),
     entry1!(SIGMOID, sigmoid, Inexact),
     entry1!(RELU, relu, Distinct),
-    OpEntry { schema: &TIMES_I.schema, params: &[], call: |x, _| apply_one(UnaryOp(&TIMES_I), &[&x[0]]), samples: &[Sample::new(&[&[3]], "")], values: Values::Inexact },
+    OpEntry {
+        schema: &TIMES_I.schema,
+        params: &[],
+        call: |x, _| apply_one(UnaryOp(&TIMES_I), &[&x[0]]),
+        samples: &[Sample::new(&[&[3]], "")],
+        values: Values::Inexact,
+    },
     entry2!(ADD, add, Any),
     entry2!(SUB, sub, Any),
     entry2!(MUL, mul, Any),
@@ -571,5 +638,11 @@ pub(super) static ENTRIES: &[OpEntry] = &[
     entry2!(LE, le, Distinct),
     entry2!(GT, gt, Distinct),
     entry2!(GE, ge, Distinct),
-    OpEntry { schema: &WHERE, params: &[], call: |x, _| x[0].where_(&x[1], &x[2]), samples: &[Sample::new(&[&[3, 1], &[4], &[3, 4]], "")], values: Values::Masked },
+    OpEntry {
+        schema: &WHERE,
+        params: &[],
+        call: |x, _| x[0].where_(&x[1], &x[2]),
+        samples: &[Sample::new(&[&[3, 1], &[4], &[3, 4]], "")],
+        values: Values::Masked,
+    },
 ];

@@ -16,7 +16,11 @@ impl Tensor {
                 return Err(Error::DeviceMismatch { op: name, devices: vec![self.device().name().into(), s.device().name().into()] });
             }
             if s.dtype() != self.dtype() {
-                return Err(Error::DtypeMismatch { op: name, dtypes: vec![self.dtype(), s.dtype()], remedy: "convert one operand with astype" });
+                return Err(Error::DtypeMismatch {
+                    op: name,
+                    dtypes: vec![self.dtype(), s.dtype()],
+                    remedy: "convert one operand with astype",
+                });
             }
         }
         if modes::is_grad_enabled() && (self.requires_grad() || source.is_some_and(Tensor::requires_grad)) {
@@ -25,7 +29,8 @@ impl Tensor {
         if let Some(s) = source
             && s.layout().broadcast_to(self.shape()).is_none()
         {
-            let fault = ShapeFault::Count { want: "a source that broadcasts to the tensor's shape".into(), remedy: "reshape or index it first" };
+            let fault =
+                ShapeFault::Count { want: "a source that broadcasts to the tensor's shape".into(), remedy: "reshape or index it first" };
             return Err(Error::ShapeMismatch { op: name, shapes: vec![self.shape().to_vec(), s.shape().to_vec()], fault });
         }
         let expr = MapExpr::new(&name, prims, self.dtype())?;

@@ -32,14 +32,22 @@ struct ScatterAdd {
 fn check(op: &OpName, inputs: &[Meta], axis: usize, is_scatter: bool) -> Result<()> {
     let (src, index) = (&inputs[0], &inputs[1]);
     if index.dtype.kind() != Kind::Int {
-        return Err(Error::DtypeMismatch { op: op.clone(), dtypes: vec![src.dtype, index.dtype], remedy: "positions are integers; convert with astype" });
+        return Err(Error::DtypeMismatch {
+            op: op.clone(),
+            dtypes: vec![src.dtype, index.dtype],
+            remedy: "positions are integers; convert with astype",
+        });
     }
-    let fits = src.shape.len() == index.shape.len()
-        && (0..src.shape.len()).all(|a| (a == axis && !is_scatter) || src.shape[a] == index.shape[a]);
+    let fits =
+        src.shape.len() == index.shape.len() && (0..src.shape.len()).all(|a| (a == axis && !is_scatter) || src.shape[a] == index.shape[a]);
     if fits {
         return Ok(());
     }
-    let want = if is_scatter { "an index of the operand's shape".to_owned() } else { format!("an index of equal rank whose lengths agree outside axis {axis}") };
+    let want = if is_scatter {
+        "an index of the operand's shape".to_owned()
+    } else {
+        format!("an index of equal rank whose lengths agree outside axis {axis}")
+    };
     let fault = ShapeFault::Count { want, remedy: "broadcast_to the index" };
     Err(Error::ShapeMismatch { op: op.clone(), shapes: inputs.iter().map(|m| m.shape.to_vec()).collect(), fault })
 }
@@ -75,7 +83,11 @@ impl Op for ScatterAdd {
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         check(&SCATTER_ADD.name.into(), inputs, self.axis, true)?;
         if inputs[0].dtype == DType::Bool {
-            return Err(Error::DtypeMismatch { op: SCATTER_ADD.name.into(), dtypes: vec![DType::Bool], remedy: "it adds numbers; convert with astype" });
+            return Err(Error::DtypeMismatch {
+                op: SCATTER_ADD.name.into(),
+                dtypes: vec![DType::Bool],
+                remedy: "it adds numbers; convert with astype",
+            });
         }
         let mut shape = inputs[0].shape.clone();
         shape[self.axis] = self.len;
@@ -113,9 +125,13 @@ impl Op for Concat {
         if inputs.iter().any(|m| m.dtype != first.dtype) {
             return Err(Error::DtypeMismatch { op, dtypes: inputs.iter().map(|m| m.dtype).collect(), remedy: "convert with astype" });
         }
-        let fits = |m: &Meta| m.shape.len() == first.shape.len() && (0..m.shape.len()).all(|a| a == self.axis || m.shape[a] == first.shape[a]);
+        let fits =
+            |m: &Meta| m.shape.len() == first.shape.len() && (0..m.shape.len()).all(|a| a == self.axis || m.shape[a] == first.shape[a]);
         if !inputs.iter().all(fits) {
-            let fault = ShapeFault::Count { want: format!("equal ranks and lengths outside axis {}", self.axis), remedy: "broadcast_to or reshape first" };
+            let fault = ShapeFault::Count {
+                want: format!("equal ranks and lengths outside axis {}", self.axis),
+                remedy: "broadcast_to or reshape first",
+            };
             return Err(Error::ShapeMismatch { op, shapes: inputs.iter().map(|m| m.shape.to_vec()).collect(), fault });
         }
         let mut shape = first.shape.clone();
@@ -201,7 +217,25 @@ impl Tensor {
 }
 
 pub(super) static ENTRIES: &[OpEntry] = &[
-    OpEntry { schema: &GATHER, params: &["axis"], call: |x, a| x[0].gather(a.int("axis", 0)?, &x[1]), samples: &[Sample::new(&[&[4, 3], &[5, 3]], "axis=0;below=4")], values: Values::Indexed },
-    OpEntry { schema: &SCATTER_ADD, params: &["axis", "len"], call: |x, a| x[0].scatter_add(a.int("axis", 0)?, &x[1], a.int("len", 0)?.max(0) as usize), samples: &[Sample::new(&[&[5, 3], &[5, 3]], "axis=0;len=4;below=4")], values: Values::Indexed },
-    OpEntry { schema: &CONCAT, params: &["axis"], call: |x, a| concat(&x.iter().collect::<Vec<_>>(), a.int("axis", 0)?), samples: &[Sample::new(&[&[2, 3], &[2, 1], &[2, 0]], "axis=-1")], values: Values::Any },
+    OpEntry {
+        schema: &GATHER,
+        params: &["axis"],
+        call: |x, a| x[0].gather(a.int("axis", 0)?, &x[1]),
+        samples: &[Sample::new(&[&[4, 3], &[5, 3]], "axis=0;below=4")],
+        values: Values::Indexed,
+    },
+    OpEntry {
+        schema: &SCATTER_ADD,
+        params: &["axis", "len"],
+        call: |x, a| x[0].scatter_add(a.int("axis", 0)?, &x[1], a.int("len", 0)?.max(0) as usize),
+        samples: &[Sample::new(&[&[5, 3], &[5, 3]], "axis=0;len=4;below=4")],
+        values: Values::Indexed,
+    },
+    OpEntry {
+        schema: &CONCAT,
+        params: &["axis"],
+        call: |x, a| concat(&x.iter().collect::<Vec<_>>(), a.int("axis", 0)?),
+        samples: &[Sample::new(&[&[2, 3], &[2, 1], &[2, 0]], "axis=-1")],
+        values: Values::Any,
+    },
 ];

@@ -79,6 +79,10 @@ struct Product {
     options: ProductOptions,
 }
 
+/// Which ranks an operand may have, and in words.
+type RankRule = (fn(usize) -> bool, &'static str);
+type AxisList = SmallVec<[usize; 6]>;
+
 const LAST_TWO: &str = "K of lhs and rhs must be equal; transpose with mt() or reshape";
 
 impl Product {
@@ -90,7 +94,7 @@ impl Product {
         inputs.iter().map(|m| m.shape.to_vec()).collect()
     }
 
-    fn ranks(&self, inputs: &[Meta], wants: [(fn(usize) -> bool, &'static str); 2], remedy: &'static str) -> Result<()> {
+    fn ranks(&self, inputs: &[Meta], wants: [RankRule; 2], remedy: &'static str) -> Result<()> {
         for (operand, (fits, want)) in wants.into_iter().enumerate() {
             if !fits(inputs[operand].shape.len()) {
                 let fault = ShapeFault::Rank { operand, want, remedy };
@@ -121,7 +125,10 @@ impl Product {
         let first = 16u16;
         let list = |own: &Dims, core: &[u16]| -> SpecAxes {
             let lead = out.len() - own.len();
-            let batch = own.iter().enumerate().map(|(i, &len)| if len == 1 && out[lead + i] != 1 { Axis::Unit } else { Axis::Label(first + (lead + i) as u16) });
+            let batch = own
+                .iter()
+                .enumerate()
+                .map(|(i, &len)| if len == 1 && out[lead + i] != 1 { Axis::Unit } else { Axis::Label(first + (lead + i) as u16) });
             batch.chain(core.iter().map(|&l| Axis::Label(l))).collect()
         };
         let (lhs, rhs) = (list(&lhs, lhs_core), list(&rhs, rhs_core));
@@ -141,7 +148,7 @@ impl Product {
         let labels = |ids: std::ops::Range<usize>| ids.map(|i| Axis::Label(i as u16)).collect::<SpecAxes>();
         match &self.form {
             Form::Matmul => {
-                let at_least_2: (fn(usize) -> bool, &str) = (|r| r >= 2, "at least 2");
+                let at_least_2: RankRule = (|r| r >= 2, "at least 2");
                 self.ranks(inputs, [at_least_2; 2], "for vectors use dot, matvec, vecmat or outer, or unsqueeze")?;
                 self.same_len(inputs, rank(0) - 1, rank(1) - 2, LAST_TWO)?;
                 Ok((self.batched(inputs, &[0, 2], &[2, 1], &[0, 1])?, plain))
@@ -150,7 +157,8 @@ impl Product {
                 let lhs = rank(0);
                 if lhs != rank(1) || !(1..=2).contains(&lhs) {
                     let operand = usize::from(lhs == 1 || lhs == 2);
-                    let fault = ShapeFault::Rank { operand, want: "1 and 1, or 2 and 2", remedy: "use matmul, matvec, vecmat or tensordot" };
+                    let fault =
+                        ShapeFault::Rank { operand, want: "1 and 1, or 2 and 2", remedy: "use matmul, matvec, vecmat or tensordot" };
                     return Err(Error::ShapeMismatch { op: self.name(), shapes: Self::shapes(inputs), fault });
                 }
                 self.same_len(inputs, lhs - 1, 0, "the contracted lengths must be equal")?;
@@ -158,7 +166,7 @@ impl Product {
                 Ok((self.batched(inputs, l, r, o)?, plain))
             }
             Form::Inner => {
-                let at_least_1: (fn(usize) -> bool, &str) = (|r| r >= 1, "at least 1");
+                let at_least_1: RankRule = (|r| r >= 1, "at least 1");
                 self.ranks(inputs, [at_least_1; 2], "multiply with mul where one is a scalar")?;
                 self.same_len(inputs, rank(0) - 1, rank(1) - 1, "the last lengths must be equal")?;
                 let (l, r) = (rank(0) - 1, rank(1) - 1);
@@ -170,7 +178,7 @@ impl Product {
                 Ok((self.spec(lhs, rhs, labels(0..l + r))?, plain))
             }
             Form::Outer => {
-                let one: (fn(usize) -> bool, &str) = (|r| r == 1, "1");
+                let one: RankRule = (|r| r == 1, "1");
                 self.ranks(inputs, [one; 2], "flatten with reshape, or use tensordot with 0 axes")?;
                 Ok((self.spec(labels(0..1), labels(1..2), labels(0..2))?, plain))
             }
@@ -178,16 +186,15 @@ impl Product {
                 let (l, r) = self.pairs(inputs, axes)?;
                 let (lhs_rank, rhs_rank) = (rank(0), rank(1));
                 let lhs = labels(0..lhs_rank);
-                let rhs: SpecAxes = (0..rhs_rank)
-                    .map(|a| Axis::Label(r.iter().position(|&x| x == a).map_or(lhs_rank + a, |at| l[at]) as u16))
-                    .collect();
+                let rhs: SpecAxes =
+                    (0..rhs_rank).map(|a| Axis::Label(r.iter().position(|&x| x == a).map_or(lhs_rank + a, |at| l[at]) as u16)).collect();
                 let free_lhs = (0..lhs_rank).filter(|a| !l.contains(a)).map(|a| lhs[a]);
                 let free_rhs = (0..rhs_rank).filter(|a| !r.contains(a)).map(|a| rhs[a]);
                 let out = free_lhs.chain(free_rhs).collect();
                 Ok((self.spec(lhs, rhs, out)?, plain))
             }
             Form::Vecdot(axis) => {
-                let at_least_1: (fn(usize) -> bool, &str) = (|r| r >= 1, "at least 1");
+                let at_least_1: RankRule = (|r| r >= 1, "at least 1");
                 self.ranks(inputs, [at_least_1; 2], "multiply with mul where one is a scalar")?;
                 let (l, r) = (normalize_axis(&self.name(), *axis, rank(0))?, normalize_axis(&self.name(), *axis, rank(1))?);
                 self.same_len(inputs, l, r, "the contracted lengths must be equal")?;
@@ -209,31 +216,54 @@ impl Product {
                 Ok((self.spec(back(spec.lhs(), l), back(spec.rhs(), r), SpecAxes::from_slice(spec.out()))?, [Conj::Yes, Conj::No]))
             }
             Form::Matvec => {
-                self.ranks(inputs, [(|r| r >= 2, "at least 2"), (|r| r >= 1, "at least 1")], "lhs holds matrices, rhs vectors; for matrices use matmul")?;
+                self.ranks(
+                    inputs,
+                    [(|r| r >= 2, "at least 2"), (|r| r >= 1, "at least 1")],
+                    "lhs holds matrices, rhs vectors; for matrices use matmul",
+                )?;
                 self.same_len(inputs, rank(0) - 1, rank(1) - 1, "columns of lhs and the length of rhs must be equal")?;
                 Ok((self.batched(inputs, &[0, 1], &[1], &[0])?, plain))
             }
             Form::Vecmat => {
-                self.ranks(inputs, [(|r| r >= 1, "at least 1"), (|r| r >= 2, "at least 2")], "lhs holds vectors, rhs matrices; for matrices use matmul")?;
+                self.ranks(
+                    inputs,
+                    [(|r| r >= 1, "at least 1"), (|r| r >= 2, "at least 2")],
+                    "lhs holds vectors, rhs matrices; for matrices use matmul",
+                )?;
                 self.same_len(inputs, rank(0) - 1, rank(1) - 2, "the length of lhs and rows of rhs must be equal")?;
                 Ok((self.batched(inputs, &[1], &[1, 0], &[0])?, [Conj::Yes, Conj::No]))
             }
         }
     }
 
-    fn pairs(&self, inputs: &[Meta], axes: &Axes) -> Result<(SmallVec<[usize; 6]>, SmallVec<[usize; 6]>)> {
+    fn pairs(&self, inputs: &[Meta], axes: &Axes) -> Result<(AxisList, AxisList)> {
         let name = self.name();
         let (lhs_rank, rhs_rank) = (inputs[0].shape.len(), inputs[1].shape.len());
         let (l, r) = match axes {
             Axes::Count(count) => {
                 let n = usize::try_from(*count).ok().filter(|n| *n <= lhs_rank.min(rhs_rank)).ok_or_else(|| {
-                    Error::invalid(name.clone(), "axes", count, format!("want a count from 0 to {}, the lower rank of {} and {}", lhs_rank.min(rhs_rank), crate::shape_text(&inputs[0].shape), crate::shape_text(&inputs[1].shape)))
+                    Error::invalid(
+                        name.clone(),
+                        "axes",
+                        count,
+                        format!(
+                            "want a count from 0 to {}, the lower rank of {} and {}",
+                            lhs_rank.min(rhs_rank),
+                            crate::shape_text(&inputs[0].shape),
+                            crate::shape_text(&inputs[1].shape)
+                        ),
+                    )
                 })?;
                 ((lhs_rank - n..lhs_rank).collect(), (0..n).collect())
             }
             Axes::Pairs(l, r) => {
                 if l.len() != r.len() {
-                    return Err(Error::invalid(name, "axes", format!("{l:?} and {r:?}"), "want lists of equal length, one axis of each a pair"));
+                    return Err(Error::invalid(
+                        name,
+                        "axes",
+                        format!("{l:?} and {r:?}"),
+                        "want lists of equal length, one axis of each a pair",
+                    ));
                 }
                 (normalize_axes(&name, l, lhs_rank)?, normalize_axes(&name, r, rhs_rank)?)
             }
@@ -359,16 +389,20 @@ macro_rules! entry {
 }
 
 pub(super) static ENTRIES: &[OpEntry] = &[
-    entry!(MATMUL, matmul_with, [
-        Sample::new(&[&[2, 3], &[3, 4]], ""),
-        Sample::new(&[&[1, 1], &[1, 1]], ""),
-        Sample::new(&[&[5, 1, 3, 2], &[4, 2, 3]], ""),
-        Sample::new(&[&[2, 1, 3], &[3, 2]], ""),
-        Sample::new(&[&[3, 0], &[0, 2]], ""),
-        Sample::new(&[&[0, 2, 3], &[3, 2]], ""),
-        Sample::new(&[&[17, 9], &[9, 33]], ""),
-        Sample::new(&[&[3, 513], &[513, 2]], "")
-    ]),
+    entry!(
+        MATMUL,
+        matmul_with,
+        [
+            Sample::new(&[&[2, 3], &[3, 4]], ""),
+            Sample::new(&[&[1, 1], &[1, 1]], ""),
+            Sample::new(&[&[5, 1, 3, 2], &[4, 2, 3]], ""),
+            Sample::new(&[&[2, 1, 3], &[3, 2]], ""),
+            Sample::new(&[&[3, 0], &[0, 2]], ""),
+            Sample::new(&[&[0, 2, 3], &[3, 2]], ""),
+            Sample::new(&[&[17, 9], &[9, 33]], ""),
+            Sample::new(&[&[3, 513], &[513, 2]], "")
+        ]
+    ),
     entry!(DOT, dot_with, [Sample::new(&[&[5], &[5]], ""), Sample::new(&[&[0], &[0]], ""), Sample::new(&[&[2, 3], &[3, 2]], "")]),
     entry!(INNER, inner_with, [Sample::new(&[&[2, 3], &[4, 2, 3]], ""), Sample::new(&[&[3], &[3]], "")]),
     entry!(OUTER, outer_with, [Sample::new(&[&[3], &[4]], ""), Sample::new(&[&[1], &[7]], ""), Sample::new(&[&[0], &[2]], "")]),

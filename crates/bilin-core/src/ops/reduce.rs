@@ -117,7 +117,12 @@ impl Op for Reduce {
         }
         let axes = self.axes(shape.len())?;
         if is_extreme && axes.iter().any(|&a| shape[a] == 0) {
-            return Err(Error::invalid(op, "axes", format!("a reduction over no elements of {}", crate::shape_text(shape)), "an empty extent has no extreme"));
+            return Err(Error::invalid(
+                op,
+                "axes",
+                format!("a reduction over no elements of {}", crate::shape_text(shape)),
+                "an empty extent has no extreme",
+            ));
         }
         let out = match self.what {
             What::Sum => match dtype.kind() {
@@ -202,7 +207,8 @@ pub(super) fn sum_to(g: &Tensor, shape: &[usize]) -> Result<Tensor> {
         return Ok(g.clone());
     }
     let lead = g.rank() - shape.len();
-    let axes: SmallVec<[isize; 6]> = (0..g.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && g.shape()[a] != 1)).map(|a| a as isize).collect();
+    let axes: SmallVec<[isize; 6]> =
+        (0..g.rank()).filter(|&a| a < lead || (shape[a - lead] == 1 && g.shape()[a] != 1)).map(|a| a as isize).collect();
     g.sum(axes.as_slice(), false)?.reshape(shape)
 }
 

@@ -50,7 +50,11 @@ impl Op for Normalize {
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         let Meta { shape, dtype } = &inputs[0];
         if dtype.kind() != Kind::Float {
-            return Err(Error::DtypeMismatch { op: self.schema.name.into(), dtypes: vec![*dtype], remedy: "it takes real floating point; convert with astype" });
+            return Err(Error::DtypeMismatch {
+                op: self.schema.name.into(),
+                dtypes: vec![*dtype],
+                remedy: "it takes real floating point; convert with astype",
+            });
         }
         let axis = self.axis(shape.len())?;
         let mut out = shape.clone();
@@ -82,12 +86,19 @@ impl Op for Normalize {
         };
         // An infinite extreme is no shift: ∞ − ∞ would be NaN.
         let top = keep(launch::reduce(&op, Reduction::Max, x, &[axis], wide, wide)?);
-        let top = run(&[Prim::Input(0), Prim::Abs, Prim::Const(f64::INFINITY), Prim::Eq, Prim::Const(0.0), Prim::Input(0), Prim::Select], &[&top], &kept, wide)?;
+        let top = run(
+            &[Prim::Input(0), Prim::Abs, Prim::Const(f64::INFINITY), Prim::Eq, Prim::Const(0.0), Prim::Input(0), Prim::Select],
+            &[&top],
+            &kept,
+            wide,
+        )?;
         let powers = run(&[Prim::Input(0), Prim::Input(1), Prim::Sub, Prim::Exp], &[x, &top], shape, wide)?;
         let sum = keep(launch::reduce(&op, Reduction::Sum, &powers, &[axis], wide, wide)?);
         let mut out = match self.form {
             Form::Softmax => run(&[Prim::Input(0), Prim::Input(1), Prim::Div], &[&powers, &sum], shape, x.dtype)?,
-            Form::LogSoftmax => run(&[Prim::Input(0), Prim::Input(1), Prim::Sub, Prim::Input(2), Prim::Log, Prim::Sub], &[x, &top, &sum], shape, x.dtype)?,
+            Form::LogSoftmax => {
+                run(&[Prim::Input(0), Prim::Input(1), Prim::Sub, Prim::Input(2), Prim::Log, Prim::Sub], &[x, &top, &sum], shape, x.dtype)?
+            }
             Form::LogSumExp => run(&[Prim::Input(0), Prim::Log, Prim::Input(1), Prim::Add], &[&sum, &top], &kept, x.dtype)?,
         };
         out.layout = Layout::contiguous(&outputs[0].shape);
@@ -170,17 +181,35 @@ impl Op for CrossEntropy {
         let op: OpName = CROSS_ENTROPY.name.into();
         let [logits, targets] = inputs else { return Err(Error::invalid(op, "operands", inputs.len(), "want 2")) };
         if logits.dtype.kind() != Kind::Float || targets.dtype.kind() != Kind::Int {
-            return Err(Error::DtypeMismatch { op, dtypes: vec![logits.dtype, targets.dtype], remedy: "logits are real floating point, targets integer classes; convert with astype" });
+            return Err(Error::DtypeMismatch {
+                op,
+                dtypes: vec![logits.dtype, targets.dtype],
+                remedy: "logits are real floating point, targets integer classes; convert with astype",
+            });
         }
         let shapes = vec![logits.shape.to_vec(), targets.shape.to_vec()];
         if logits.shape.len() != 2 {
-            return Err(Error::ShapeMismatch { op, shapes, fault: ShapeFault::Rank { operand: 0, want: "2 (rows, classes)", remedy: "reshape" } });
+            return Err(Error::ShapeMismatch {
+                op,
+                shapes,
+                fault: ShapeFault::Rank { operand: 0, want: "2 (rows, classes)", remedy: "reshape" },
+            });
         }
         if targets.shape.len() != 1 {
-            return Err(Error::ShapeMismatch { op, shapes, fault: ShapeFault::Rank { operand: 1, want: "1 (a class for each row)", remedy: "reshape" } });
+            return Err(Error::ShapeMismatch {
+                op,
+                shapes,
+                fault: ShapeFault::Rank { operand: 1, want: "1 (a class for each row)", remedy: "reshape" },
+            });
         }
         if logits.shape[0] != targets.shape[0] {
-            let fault = ShapeFault::Lengths { lhs_axis: 0, lhs_len: logits.shape[0], rhs_axis: 0, rhs_len: targets.shape[0], remedy: "give one class a row" };
+            let fault = ShapeFault::Lengths {
+                lhs_axis: 0,
+                lhs_len: logits.shape[0],
+                rhs_axis: 0,
+                rhs_len: targets.shape[0],
+                remedy: "give one class a row",
+            };
             return Err(Error::ShapeMismatch { op, shapes, fault });
         }
         Ok(Inference::one(&[], logits.dtype))
@@ -225,8 +254,32 @@ impl Tensor {
 }
 
 pub(super) static ENTRIES: &[OpEntry] = &[
-    OpEntry { schema: &SOFTMAX, params: &["axis"], call: |x, a| x[0].softmax(a.int("axis", -1)?), samples: &[Sample::new(&[&[3, 5]], ""), Sample::new(&[&[3, 5]], "axis=0"), Sample::new(&[&[0, 5]], "")], values: Values::Positive },
-    OpEntry { schema: &LOG_SOFTMAX, params: &["axis"], call: |x, a| x[0].log_softmax(a.int("axis", -1)?), samples: &[Sample::new(&[&[3, 5]], ""), Sample::new(&[&[3, 5]], "axis=0")], values: Values::Positive },
-    OpEntry { schema: &LOGSUMEXP, params: &["axis", "keepdim"], call: |x, a| x[0].logsumexp(a.int("axis", -1)?, a.flag("keepdim")?), samples: &[Sample::new(&[&[3, 5]], ""), Sample::new(&[&[3, 5]], "axis=0;keepdim=true")], values: Values::Positive },
-    OpEntry { schema: &CROSS_ENTROPY, params: &[], call: |x, _| x[0].cross_entropy(&x[1]), samples: &[Sample::new(&[&[6, 4], &[6]], "below=4")], values: Values::Indexed },
+    OpEntry {
+        schema: &SOFTMAX,
+        params: &["axis"],
+        call: |x, a| x[0].softmax(a.int("axis", -1)?),
+        samples: &[Sample::new(&[&[3, 5]], ""), Sample::new(&[&[3, 5]], "axis=0"), Sample::new(&[&[0, 5]], "")],
+        values: Values::Positive,
+    },
+    OpEntry {
+        schema: &LOG_SOFTMAX,
+        params: &["axis"],
+        call: |x, a| x[0].log_softmax(a.int("axis", -1)?),
+        samples: &[Sample::new(&[&[3, 5]], ""), Sample::new(&[&[3, 5]], "axis=0")],
+        values: Values::Positive,
+    },
+    OpEntry {
+        schema: &LOGSUMEXP,
+        params: &["axis", "keepdim"],
+        call: |x, a| x[0].logsumexp(a.int("axis", -1)?, a.flag("keepdim")?),
+        samples: &[Sample::new(&[&[3, 5]], ""), Sample::new(&[&[3, 5]], "axis=0;keepdim=true")],
+        values: Values::Positive,
+    },
+    OpEntry {
+        schema: &CROSS_ENTROPY,
+        params: &[],
+        call: |x, _| x[0].cross_entropy(&x[1]),
+        samples: &[Sample::new(&[&[6, 4], &[6]], "below=4")],
+        values: Values::Indexed,
+    },
 ];

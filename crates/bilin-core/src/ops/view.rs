@@ -80,7 +80,10 @@ impl Op for Restride {
         Ok(Inference::one(&shape, inputs[0].dtype))
     }
     fn eval(&self, inputs: &[&View], _outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
-        let layout = self.change.of(&inputs[0].layout).ok_or_else(|| Error::invalid(self.schema.name, "layout", "strides that can't say it", "make the tensor contiguous"))?;
+        let layout = self
+            .change
+            .of(&inputs[0].layout)
+            .ok_or_else(|| Error::invalid(self.schema.name, "layout", "strides that can't say it", "make the tensor contiguous"))?;
         Ok(smallvec![View { storage: inputs[0].storage.clone(), layout, dtype: inputs[0].dtype }])
     }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
@@ -97,9 +100,7 @@ impl Op for Restride {
             Change::Reshape(_) | Change::Squeeze(_) | Change::Unsqueeze(_) => g.reshape(shape.as_slice())?,
             Change::BroadcastTo(_) => sum_to(g, shape)?,
             Change::Flip(axis) => g.flip(*axis as isize)?,
-            Change::Narrow { .. } | Change::Diagonal(..) => {
-                apply_one(Embed { change: self.change.clone(), shape: shape.clone() }, &[g])?
-            }
+            Change::Narrow { .. } | Change::Diagonal(..) => apply_one(Embed { change: self.change.clone(), shape: shape.clone() }, &[g])?,
         };
         Ok(smallvec![Some(grad)])
     }
@@ -193,7 +194,12 @@ impl Tensor {
     pub fn permute(&self, axes: &[isize]) -> Result<Tensor> {
         let order = normalize_axes(&PERMUTE.name.into(), axes, self.rank())?;
         if order.len() != self.rank() {
-            return Err(count_fault("permute", self, format!("{} axes, one for each of the operand's", self.rank()), "name every axis once"));
+            return Err(count_fault(
+                "permute",
+                self,
+                format!("{} axes, one for each of the operand's", self.rank()),
+                "name every axis once",
+            ));
         }
         self.restride(&PERMUTE, Change::Permute(order))
     }
@@ -220,7 +226,12 @@ impl Tensor {
         let shape = shape.as_ref();
         let numel = checked_numel(&RESHAPE.name.into(), shape, self.dtype())?;
         if numel != self.numel() {
-            return Err(count_fault("reshape", self, format!("a shape of {} elements, not {shape:?} of {numel}", self.numel()), "the product of the lengths must stay"));
+            return Err(count_fault(
+                "reshape",
+                self,
+                format!("a shape of {} elements, not {shape:?} of {numel}", self.numel()),
+                "the product of the lengths must stay",
+            ));
         }
         let change = Change::Reshape(Dims::from_slice(shape));
         match change.of(self.layout()) {
@@ -235,7 +246,12 @@ impl Tensor {
         checked_numel(&BROADCAST_TO.name.into(), shape, self.dtype())?;
         let change = Change::BroadcastTo(Dims::from_slice(shape));
         if change.of(self.layout()).is_none() {
-            return Err(count_fault("broadcast_to", self, format!("a shape that broadcasts to {shape:?}"), "lengths, aligned at the last axis, must be equal or 1"));
+            return Err(count_fault(
+                "broadcast_to",
+                self,
+                format!("a shape that broadcasts to {shape:?}"),
+                "lengths, aligned at the last axis, must be equal or 1",
+            ));
         }
         self.restride(&BROADCAST_TO, change)
     }
@@ -245,7 +261,12 @@ impl Tensor {
         let axis = normalize_axis(&NARROW.name.into(), axis, self.rank())?;
         let have = self.shape()[axis];
         if start.checked_add(len).is_none_or(|end| end > have) {
-            return Err(Error::invalid("narrow", "range", format!("{len} positions from {start}"), format!("axis {axis} of {} has length {have}", crate::shape_text(self.shape()))));
+            return Err(Error::invalid(
+                "narrow",
+                "range",
+                format!("{len} positions from {start}"),
+                format!("axis {axis} of {} has length {have}", crate::shape_text(self.shape())),
+            ));
         }
         self.restride(&NARROW, Change::Narrow { axis, start, len, step: 1 })
     }
@@ -270,7 +291,12 @@ impl Tensor {
                     let len = out.shape()[axis];
                     let place = if at < 0 { at + len as isize } else { at };
                     if place < 0 || place >= len as isize {
-                        return Err(Error::invalid("index", "position", at, format!("axis {axis} of {} has length {len}", crate::shape_text(out.shape()))));
+                        return Err(Error::invalid(
+                            "index",
+                            "position",
+                            at,
+                            format!("axis {axis} of {} has length {len}", crate::shape_text(out.shape())),
+                        ));
                     }
                     out = out.narrow(axis as isize, place as usize, 1)?.squeeze(&[axis as isize])?;
                 }
@@ -284,7 +310,8 @@ impl Tensor {
                         None => default,
                         Some(e) => (if e < 0 { e.saturating_add(len) } else { e }).clamp(low, high),
                     };
-                    let (first, last) = if step > 0 { (clamp(start, low), clamp(stop, high)) } else { (clamp(start, high), clamp(stop, low)) };
+                    let (first, last) =
+                        if step > 0 { (clamp(start, low), clamp(stop, high)) } else { (clamp(start, high), clamp(stop, low)) };
                     let distance = if step > 0 { last - first } else { first - last };
                     let count = if distance <= 0 { 0 } else { (distance as usize).div_ceil(step.unsigned_abs()) };
                     if (first, count as isize, step) != (0, len, 1) {
@@ -322,7 +349,12 @@ impl Tensor {
     pub fn squeeze(&self, axes: &[isize]) -> Result<Tensor> {
         let axes = normalize_axes(&SQUEEZE.name.into(), axes, self.rank())?;
         if let Some(&axis) = axes.iter().find(|&&a| self.shape()[a] != 1) {
-            return Err(count_fault("squeeze", self, format!("length 1 on axis {axis}, not {}", self.shape()[axis]), "index or sum the axis away"));
+            return Err(count_fault(
+                "squeeze",
+                self,
+                format!("length 1 on axis {axis}, not {}", self.shape()[axis]),
+                "index or sum the axis away",
+            ));
         }
         self.restride(&SQUEEZE, Change::Squeeze(axes))
     }
@@ -339,14 +371,62 @@ fn axis_or(a: &super::registry::Attrs) -> Result<isize> {
 }
 
 pub(super) static ENTRIES: &[OpEntry] = &[
-    OpEntry { schema: &PERMUTE, params: &["axes"], call: |x, a| x[0].permute(&a.ints("axes")?), samples: &[Sample::new(&[&[2, 3, 4]], "axes=2,0,1")], values: Values::Any },
-    OpEntry { schema: &RESHAPE, params: &["shape"], call: |x, a| x[0].reshape(a.lens("shape")?), samples: &[Sample::new(&[&[2, 6]], "shape=3,4"), Sample::new(&[&[1]], "shape=")], values: Values::Any },
-    OpEntry { schema: &BROADCAST_TO, params: &["shape"], call: |x, a| x[0].broadcast_to(a.lens("shape")?), samples: &[Sample::new(&[&[2, 1, 3]], "shape=4,2,5,3")], values: Values::Any },
-    OpEntry { schema: &NARROW, params: &["axis", "start", "len"], call: |x, a| x[0].narrow(axis_or(a)?, a.int("start", 0)?.max(0) as usize, a.int("len", 0)?.max(0) as usize), samples: &[Sample::new(&[&[2, 5]], "axis=1;start=1;len=3")], values: Values::Any },
-    OpEntry { schema: &FLIP, params: &["axis"], call: |x, a| x[0].flip(axis_or(a)?), samples: &[Sample::new(&[&[4, 3]], "axis=0"), Sample::new(&[&[0, 3]], "axis=0")], values: Values::Any },
-    OpEntry { schema: &DIAGONAL, params: &["axis1", "axis2"], call: |x, a| x[0].diagonal(a.int("axis1", 0)?, a.int("axis2", 1)?), samples: &[Sample::new(&[&[3, 4, 2]], ""), Sample::new(&[&[3, 2, 3]], "axis1=0;axis2=-1")], values: Values::Any },
-    OpEntry { schema: &SQUEEZE, params: &["axes"], call: |x, a| x[0].squeeze(&a.ints("axes")?), samples: &[Sample::new(&[&[2, 1, 3, 1]], "axes=1,-1")], values: Values::Any },
-    OpEntry { schema: &UNSQUEEZE, params: &["axis"], call: |x, a| x[0].unsqueeze(axis_or(a)?), samples: &[Sample::new(&[&[2, 3]], "axis=-1")], values: Values::Any },
+    OpEntry {
+        schema: &PERMUTE,
+        params: &["axes"],
+        call: |x, a| x[0].permute(&a.ints("axes")?),
+        samples: &[Sample::new(&[&[2, 3, 4]], "axes=2,0,1")],
+        values: Values::Any,
+    },
+    OpEntry {
+        schema: &RESHAPE,
+        params: &["shape"],
+        call: |x, a| x[0].reshape(a.lens("shape")?),
+        samples: &[Sample::new(&[&[2, 6]], "shape=3,4"), Sample::new(&[&[1]], "shape=")],
+        values: Values::Any,
+    },
+    OpEntry {
+        schema: &BROADCAST_TO,
+        params: &["shape"],
+        call: |x, a| x[0].broadcast_to(a.lens("shape")?),
+        samples: &[Sample::new(&[&[2, 1, 3]], "shape=4,2,5,3")],
+        values: Values::Any,
+    },
+    OpEntry {
+        schema: &NARROW,
+        params: &["axis", "start", "len"],
+        call: |x, a| x[0].narrow(axis_or(a)?, a.int("start", 0)?.max(0) as usize, a.int("len", 0)?.max(0) as usize),
+        samples: &[Sample::new(&[&[2, 5]], "axis=1;start=1;len=3")],
+        values: Values::Any,
+    },
+    OpEntry {
+        schema: &FLIP,
+        params: &["axis"],
+        call: |x, a| x[0].flip(axis_or(a)?),
+        samples: &[Sample::new(&[&[4, 3]], "axis=0"), Sample::new(&[&[0, 3]], "axis=0")],
+        values: Values::Any,
+    },
+    OpEntry {
+        schema: &DIAGONAL,
+        params: &["axis1", "axis2"],
+        call: |x, a| x[0].diagonal(a.int("axis1", 0)?, a.int("axis2", 1)?),
+        samples: &[Sample::new(&[&[3, 4, 2]], ""), Sample::new(&[&[3, 2, 3]], "axis1=0;axis2=-1")],
+        values: Values::Any,
+    },
+    OpEntry {
+        schema: &SQUEEZE,
+        params: &["axes"],
+        call: |x, a| x[0].squeeze(&a.ints("axes")?),
+        samples: &[Sample::new(&[&[2, 1, 3, 1]], "axes=1,-1")],
+        values: Values::Any,
+    },
+    OpEntry {
+        schema: &UNSQUEEZE,
+        params: &["axis"],
+        call: |x, a| x[0].unsqueeze(axis_or(a)?),
+        samples: &[Sample::new(&[&[2, 3]], "axis=-1")],
+        values: Values::Any,
+    },
     OpEntry {
         schema: &EMBED,
         params: &["axis", "start", "len"],

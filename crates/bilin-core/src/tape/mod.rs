@@ -5,5 +5,5 @@ mod op;
 mod tensor;
 
 pub use node::{Edge, GradSlot, Hook, Node, NodeInput, Saved, live_nodes};
-pub use op::{Grads, Inference, Meta, Op, Saves, Tensors};
+pub use op::{Grads, Inference, Meta, Op, Rewritten, Saves, Tensors};
 pub use tensor::{Tangents, Tensor};

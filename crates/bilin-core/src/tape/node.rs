@@ -133,7 +133,12 @@ impl GradSlot {
             if let Some(other) = hook(&grad)? {
                 if other.shape() != grad.shape() || other.dtype() != grad.dtype() {
                     let got = format!("a gradient of shape {:?} and {}", other.shape(), other.dtype());
-                    return Err(Error::invalid("register_hook", "result", got, format!("want shape {:?} and {}", grad.shape(), grad.dtype())));
+                    return Err(Error::invalid(
+                        "register_hook",
+                        "result",
+                        got,
+                        format!("want shape {:?} and {}", grad.shape(), grad.dtype()),
+                    ));
                 }
                 grad = other;
             }
@@ -210,7 +215,14 @@ enum SavedState {
 
 impl Node {
     /// Records `op`; `views` are its results, `keep` says which operands and results its gradients read.
-    pub(crate) fn record(op: Arc<dyn Op>, inputs: &[&Tensor], views: &[View], grad_dtypes: &[DType], mut keep: super::op::Saves, recomputes: bool) -> Node {
+    pub(crate) fn record(
+        op: Arc<dyn Op>,
+        inputs: &[&Tensor],
+        views: &[View],
+        grad_dtypes: &[DType],
+        mut keep: super::op::Saves,
+        recomputes: bool,
+    ) -> Node {
         let sequence = SEQUENCE.fetch_add(1, Relaxed);
         if recomputes {
             keep = super::op::Saves { inputs: u64::MAX, outputs: 0 };

@@ -54,6 +54,8 @@ pub struct Saves {
     pub outputs: u64,
 }
 
+/// Another op and its operands, for the same results.
+pub type Rewritten = (Arc<dyn Op>, SmallVec<[Tensor; 2]>);
 /// Results of an op.
 pub type Tensors = SmallVec<[Tensor; 1]>;
 /// A gradient or tangent for each operand or result; `None` is zero or not wanted.
@@ -71,7 +73,7 @@ pub trait Op: Debug + Send + Sync + 'static {
 
     /// The same op over other operands, where that saves work in the gradient: a product of a broadcast view is one of its
     /// source.
-    fn rewrite(&self, inputs: &[&Tensor]) -> Option<(Arc<dyn Op>, SmallVec<[Tensor; 2]>)> {
+    fn rewrite(&self, inputs: &[&Tensor]) -> Option<Rewritten> {
         let _ = inputs;
         None
     }

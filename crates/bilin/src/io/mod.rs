@@ -21,8 +21,8 @@ use std::path::Path;
 
 use bilin_core::{Error, OpName, Result};
 
-pub use tensors::{load, load_one, save};
 pub use raw::RawTensor;
+pub use tensors::{load, load_one, save};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileKind {

@@ -34,7 +34,12 @@ pub fn load_one(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
         (Some((_, t)), true) => Ok(t),
         (last, _) => {
             let names: Vec<String> = all.into_iter().chain(last).filter_map(|(n, _)| n).collect();
-            Err(Error::invalid("load", "path", format!("{}, which holds {} tensors", path.display(), names.len()), format!("pick one as FILE:name of {}", names.join(", "))))
+            Err(Error::invalid(
+                "load",
+                "path",
+                format!("{}, which holds {} tensors", path.display(), names.len()),
+                format!("pick one as FILE:name of {}", names.join(", ")),
+            ))
         }
     }
 }
