@@ -73,6 +73,18 @@ fn accumulator(lhs: DType, rhs: DType, out: DType) -> DType {
     }
 }
 
+/// A contraction of two tensors under the schema of the op that asks for it.
+pub(super) fn contract(
+    schema: &'static OpSchema,
+    spec: Spec,
+    conj: [Conj; 2],
+    out_dtype: DType,
+    lhs: &Tensor,
+    rhs: &Tensor,
+) -> Result<Tensor> {
+    apply_one(Contract { schema, spec, conj, precision: Precision::Ieee, out_dtype }, &[lhs, rhs])
+}
+
 /// out[..] = Σ lhs[..]·rhs[..] over the labels absent from the result, either operand conjugated on request.
 #[derive(Debug, Clone)]
 pub(crate) struct Contract {

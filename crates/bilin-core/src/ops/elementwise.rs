@@ -4,14 +4,17 @@ use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
 use super::cast::astype;
+use super::contract::contract;
 use super::reduce::sum_to;
 use super::registry::{OpEntry, Sample, Values};
+use crate::exec::call::Conj;
 use crate::exec::launch::{self, View};
 use crate::exec::map_expr::{MapExpr, Prim};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::broadcast_shapes;
+use crate::shape::spec::{Axes, Axis, Spec};
 use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
 
 use Prim::Input;
@@ -193,11 +196,29 @@ fn times_conj(g: &Tensor, slope: &Tensor) -> Result<Tensor> {
     if g.dtype().is_complex() { g.mul(&slope.conj()?) } else { g.mul(&slope) }
 }
 
+/// Σ g·conj(other) over what broadcasting repeated, in `shape`: one contraction, in which nothing is expanded.
+fn times_summed(g: &Tensor, other: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    if g.shape() == shape {
+        return times_conj(g, other);
+    }
+    let axes = |shape: &[usize]| -> Axes {
+        let lead = g.rank() - shape.len();
+        let axis = |(i, &len): (usize, &usize)| if len == g.shape()[lead + i] { Axis::Label((lead + i) as u16) } else { Axis::Unit };
+        shape.iter().enumerate().map(axis).collect()
+    };
+    match Spec::new(axes(g.shape()), axes(other.shape()), axes(shape)) {
+        Some(spec) => contract(&MUL.schema, spec, [Conj::No, Conj::Yes], g.dtype(), g, other),
+        None => sum_to(&times_conj(g, other)?, shape),
+    }
+}
+
 /// ∂out/∂operand of a two-operand op.
 #[derive(Debug, Clone, Copy)]
 enum Partial {
     One,
     MinusOne,
+    /// The other operand.
+    Other,
     /// Of (lhs, rhs, out).
     Of(fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>),
 }
@@ -247,15 +268,8 @@ static SUB: Binary = binary(
     [Partial::One, Partial::MinusOne],
     [NONE, NONE],
 );
-static MUL: Binary = binary(
-    "mul",
-    AmpPolicy::Promote,
-    &[Input(0), Input(1), Prim::Mul],
-    Gives::Same,
-    true,
-    [Partial::Of(|_, b, _| Ok(b.clone())), Partial::Of(|a, _, _| Ok(a.clone()))],
-    [RHS, LHS],
-);
+static MUL: Binary =
+    binary("mul", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Mul], Gives::Same, true, [Partial::Other, Partial::Other], [RHS, LHS]);
 static DIV: Binary = binary(
     "div",
     AmpPolicy::ForceFP32,
@@ -347,6 +361,7 @@ impl Op for BinaryOp {
                 (None, _) => None,
                 (_, Partial::One) => Some(g.clone()),
                 (_, Partial::MinusOne) => Some(g.neg()?),
+                (Some(_), Partial::Other) => Some(times_summed(g, saved.input(1 - i)?, &saved.input_metas[i].shape)?),
                 // A partial that doesn't read an operand gets the other in its place.
                 (_, Partial::Of(f)) => {
                     let (a, b) = match self.0.reads[i].inputs {
@@ -368,6 +383,7 @@ impl Op for BinaryOp {
             let part = match partial {
                 Partial::One => t.clone(),
                 Partial::MinusOne => t.neg()?,
+                Partial::Other => t.mul(&inputs[1 - i])?,
                 Partial::Of(f) => t.mul(&f(&inputs[0], &inputs[1], &outputs[0])?)?,
             };
             sum = Some(match sum {
