@@ -211,3 +211,26 @@ fn summed_axes_and_both_sides_may_be_broadcast_views_too() {
     autograd::gradcheck(f, &[&a, &b], Default::default()).unwrap();
     autograd::gradgradcheck(f, &[&a, &b], Default::default()).unwrap();
 }
+
+#[test]
+fn each_leaf_has_a_gradient_of_its_own() {
+    let (x, y) = (leaf(&[1., 2.], &[2]), leaf(&[3., 4.], &[2]));
+    let g = Tensor::ones([2], DType::F64, &dev()).unwrap();
+    x.add(&y).unwrap().backward_with(BackwardOptions { gradient: Some(g.clone()), ..Default::default() }).unwrap();
+    x.grad().unwrap().fill_(7.0).unwrap();
+    assert_eq!((values(&x.grad().unwrap()), values(&y.grad().unwrap()), values(&g)), (vec![7.; 2], vec![1.; 2], vec![1.; 2]));
+    let z = leaf(&[1., 2.], &[2]);
+    z.sum(.., false).unwrap().backward().unwrap();
+    z.grad().unwrap().fill_(7.0).unwrap();
+    let kept = z.grad().unwrap();
+    z.sum(.., false).unwrap().backward().unwrap();
+    assert_eq!((values(&kept), values(&z.grad().unwrap())), (vec![7.; 2], vec![8.; 2]));
+}
+
+#[test]
+fn tensors_and_nodes_cross_threads() {
+    fn crosses<T: Send + Sync>() {}
+    crosses::<Tensor>();
+    crosses::<bilin_core::Node>();
+    crosses::<Device>();
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::ops::{astype, run_vjp};
+use crate::ops::{astype, contiguous, run_vjp};
 use crate::schema::modes;
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
@@ -259,9 +259,26 @@ impl Pass<'_> {
 
 /// Adds to a leaf's gradient: in its memory where nobody else holds it and nothing records.
 fn accumulate(slot: &GradSlot, grad: Tensor) -> Result<()> {
+    let records = modes::is_grad_enabled();
     let sum = match slot.grad() {
+        Some(old) if records => old.add(&grad)?,
+        Some(old) => {
+            slot.set_grad(None);
+            if old.is_unshared() && old.dtype() == grad.dtype() && old.tangents().is_empty() && grad.tangents().is_empty() {
+                let added = old.add_(&grad);
+                slot.set_grad(Some(old));
+                return added;
+            }
+            let sum = old.add(&grad);
+            if sum.is_err() {
+                slot.set_grad(Some(old));
+            }
+            sum?
+        }
+        // Users change gradients in place: each has memory of its own, without repeated elements.
+        None if grad.layout().may_self_overlap() => contiguous(&grad)?,
+        None if !records && !grad.is_unshared() && grad.tangents().is_empty() => grad.copy()?,
         None => grad,
-        Some(old) => old.add(&grad)?,
     };
     slot.set_grad(Some(sum));
     Ok(())

@@ -88,6 +88,11 @@ impl Tensor {
         }
     }
 
+    /// Whether this handle is the only one of its tensor, and the tensor the only view of its memory.
+    pub(crate) fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.view.storage) == 1
+    }
+
     /// Tangents of the open levels of forward differentiation.
     pub(crate) fn tangents(&self) -> &[(u32, Tensor)] {
         self.0.tangents.as_ref().map_or(&[], |t| t.as_slice())
