@@ -1,5 +1,6 @@
 //! The engine of bilin. Modules stand from the bottom up; imports only go down.
 
+pub mod einsum;
 pub mod exec;
 pub mod shape;
 

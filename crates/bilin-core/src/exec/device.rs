@@ -1,0 +1,139 @@
+//! Devices and the count of what lives on them.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use super::backend::Backend;
+use super::reference::ReferenceBackend;
+use crate::shape::error::{Error, Result};
+
+/// A handle to a device; clones are the same device.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    backend: Box<dyn Backend>,
+    memory: Memory,
+}
+
+#[derive(Default)]
+struct Memory {
+    current: AtomicU64,
+    peak: AtomicU64,
+    allocs: AtomicU64,
+    frees: AtomicU64,
+    /// 0 for none.
+    limit: AtomicU64,
+}
+
+/// What lives on a device: bytes that tensors asked for, and counts since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes in use.
+    pub current_bytes: u64,
+    /// Most bytes in use since the start or the last reset.
+    pub peak_bytes: u64,
+    /// Allocations.
+    pub alloc_count: u64,
+    /// Releases.
+    pub free_count: u64,
+}
+
+impl Device {
+    /// A device run by `backend`; `name` is what [`Device::name`] gives, such as `cpu` or `wgpu:1`.
+    pub fn new(name: impl Into<String>, backend: Box<dyn Backend>) -> Device {
+        Device(Arc::new(Inner { name: name.into(), backend, memory: Memory::default() }))
+    }
+
+    /// The device of plain loops that others are compared with.
+    pub fn reference() -> Device {
+        static REFERENCE: OnceLock<Device> = OnceLock::new();
+        REFERENCE.get_or_init(|| Device::new("reference", Box::new(ReferenceBackend))).clone()
+    }
+
+    /// `cpu`, `reference`, `wgpu:0`, …
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What runs its work.
+    pub fn backend(&self) -> &dyn Backend {
+        self.0.backend.as_ref()
+    }
+
+    /// Waits for queued work; the first error of it comes back.
+    pub fn sync(&self) -> Result<()> {
+        self.backend().sync()
+    }
+
+    /// What lives here.
+    pub fn memory_stats(&self) -> MemoryStats {
+        let m = &self.0.memory;
+        MemoryStats {
+            current_bytes: m.current.load(Relaxed),
+            peak_bytes: m.peak.load(Relaxed),
+            alloc_count: m.allocs.load(Relaxed),
+            free_count: m.frees.load(Relaxed),
+        }
+    }
+
+    /// Lets the peak start again from what is in use now.
+    pub fn reset_peak_memory_stats(&self) {
+        self.0.memory.peak.store(self.0.memory.current.load(Relaxed), Relaxed);
+    }
+
+    /// Refuses allocations that would pass `limit_bytes`; `None` lifts it.
+    pub fn set_memory_limit(&self, limit_bytes: Option<u64>) {
+        self.0.memory.limit.store(limit_bytes.unwrap_or(0), Relaxed);
+    }
+
+    pub(super) fn out_of_memory(&self, requested_bytes: u64) -> Error {
+        let stats = self.memory_stats();
+        let limit = self.0.memory.limit.load(Relaxed);
+        Error::OutOfMemory {
+            device: self.name().to_owned(),
+            requested_bytes,
+            current_bytes: stats.current_bytes,
+            peak_bytes: stats.peak_bytes,
+            limit_bytes: (limit > 0).then_some(limit),
+        }
+    }
+
+    pub(super) fn count_alloc(&self, bytes: u64) -> Result<()> {
+        let m = &self.0.memory;
+        let limit = m.limit.load(Relaxed);
+        let now = m.current.fetch_add(bytes, Relaxed) + bytes;
+        if limit > 0 && now > limit {
+            m.current.fetch_sub(bytes, Relaxed);
+            return Err(self.out_of_memory(bytes));
+        }
+        m.peak.fetch_max(now, Relaxed);
+        m.allocs.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn count_free(&self, bytes: u64) {
+        self.0.memory.current.fetch_sub(bytes, Relaxed);
+        self.0.memory.frees.fetch_add(1, Relaxed);
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.0.name)
+    }
+}
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.name)
+    }
+}

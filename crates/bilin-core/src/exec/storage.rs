@@ -1,0 +1,67 @@
+//! Memory shared by all views of it, its version, and the guard that keeps reads and in-place writes apart.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::buffer::Buffer;
+use super::device::Device;
+use crate::shape::error::Result;
+
+/// A buffer with its version.
+#[derive(Debug)]
+pub struct Storage {
+    device: Device,
+    byte_len: usize,
+    version: AtomicU64,
+    buffer: RwLock<Box<dyn Buffer>>,
+}
+
+impl Storage {
+    /// Memory with any contents, or [`OutOfMemory`](crate::Error::OutOfMemory).
+    pub fn alloc(device: &Device, byte_len: usize) -> Result<Storage> {
+        device.count_alloc(byte_len as u64)?;
+        match device.backend().alloc(byte_len) {
+            Some(buffer) => Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) }),
+            None => {
+                device.count_free(byte_len as u64);
+                Err(device.out_of_memory(byte_len as u64))
+            }
+        }
+    }
+
+    /// Where it lives.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes that were asked for.
+    pub fn byte_len(&self) -> usize {
+        self.byte_len
+    }
+
+    /// How often it was changed in place.
+    pub fn version(&self) -> u64 {
+        self.version.load(Relaxed)
+    }
+
+    /// Counts a change in place.
+    pub fn bump_version(&self) {
+        self.version.fetch_add(1, Relaxed);
+    }
+
+    /// Guard for reading. A thread that panicked while it held the guard left a whole buffer: bytes have no invariant.
+    pub fn read(&self) -> RwLockReadGuard<'_, Box<dyn Buffer>> {
+        self.buffer.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Guard for writing.
+    pub fn write(&self) -> RwLockWriteGuard<'_, Box<dyn Buffer>> {
+        self.buffer.write().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.device.count_free(self.byte_len as u64);
+    }
+}
