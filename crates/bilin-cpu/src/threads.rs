@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, RwLock};
 
+use bilin_core::exec::host::Workers;
 use bilin_core::{Error, Result};
 use rayon::prelude::*;
 
@@ -89,18 +90,27 @@ pub(crate) fn for_each(tasks: usize, cost: usize, work: &(dyn Fn(usize) + Sync))
     inside(|| (0..tasks).into_par_iter().with_min_len(least).for_each(work));
 }
 
-/// [`bilin_core`]'s elementwise loops on this crate's threads.
+/// Runs `work(start, chunk)` for chunks of a slice, each element of about `cost` elementary operations.
+pub(crate) fn for_each_chunk<T: Send>(data: &mut [T], chunk: usize, cost: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    if data.len() <= chunk || data.len().saturating_mul(cost) < SERIAL_BELOW || current_threads() == 1 {
+        data.chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part));
+    } else {
+        inside(|| data.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part)));
+    }
+}
+
+/// Elementwise loops on this crate's threads.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RayonWorkers;
 
-impl RayonWorkers {
-    /// Calls `run` with the number and the bytes of each chunk.
-    pub(crate) fn chunks(&self, bytes: &mut [u8], chunk_bytes: usize, cost: usize, run: &(dyn Fn(usize, &mut [u8]) + Sync)) {
+impl Workers for RayonWorkers {
+    fn chunks(&self, bytes: &mut [u8], chunk_bytes: usize, cost: usize, run: &(dyn Fn(usize, &mut [u8]) + Sync)) {
         let chunk_bytes = chunk_bytes.max(1);
-        if cost < SERIAL_BELOW || bytes.len() <= chunk_bytes || current_threads() == 1 {
+        let per_byte = cost / bytes.len().max(1) + 1;
+        if cost < SERIAL_BELOW {
             bytes.chunks_mut(chunk_bytes).enumerate().for_each(|(i, chunk)| run(i, chunk));
         } else {
-            inside(|| bytes.par_chunks_mut(chunk_bytes).enumerate().for_each(|(i, chunk)| run(i, chunk)));
+            for_each_chunk(bytes, chunk_bytes, per_byte, &|at, chunk| run(at / chunk_bytes, chunk));
         }
     }
 }

@@ -62,7 +62,8 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
 impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> {
     fn gather(&self, at: isize, step: isize, dst: &mut [A]) {
         if step == 1 {
-            for (d, &s) in dst.iter_mut().zip(self.slice(at, dst.len())) {
+            let len = dst.len();
+            for (d, &s) in dst.iter_mut().zip(self.slice(at, len)) {
                 *d = self.turned(F::convert(s));
             }
         } else {
@@ -165,9 +166,9 @@ impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
     /// From the memory.
     pub(crate) fn new(data: &'a mut [T]) -> Self {
         if A::PARTS == 1 && is_same::<T, A>() {
-            if let Ok(parts) = bytemuck::try_cast_slice_mut::<T, A::Part>(data) {
-                return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), convert: PhantomData };
-            }
+            // The types are one, so the cast can't fail.
+            let parts = bytemuck::cast_slice_mut::<T, A::Part>(data);
+            return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), convert: PhantomData };
         }
         Out { data: Shared::new(data), plain: None, convert: PhantomData }
     }
