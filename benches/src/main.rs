@@ -1,2 +1,2 @@
 //! bench
-fn main(){}
+fn main() {}

@@ -77,6 +77,9 @@ impl Backend for CpuBackend {
     fn scatter_add(&self, call: ScatterCall<'_>) -> Result<()> {
         host::scatter_add(call, &self.workers)
     }
+    fn autocast_dtype(&self, dtype: DType) -> DType {
+        if dtype == DType::F16 { DType::F32 } else { dtype }
+    }
     fn kernels(&self) -> Vec<&'static str> {
         kernel_names()
     }

@@ -115,8 +115,16 @@ fn numpy_types_without_a_dtype_are_named() {
 #[test]
 fn byte_orders_and_fortran_order_by_hand() {
     for (descr, dtype, part) in [
-        ("i2", DType::I16, 2), ("i4", DType::I32, 4), ("i8", DType::I64, 8), ("f2", DType::F16, 2), ("f4", DType::F32, 4),
-        ("f8", DType::F64, 8), ("c8", DType::C64, 4), ("c16", DType::C128, 8), ("u1", DType::U8, 1), ("i1", DType::I8, 1),
+        ("i2", DType::I16, 2),
+        ("i4", DType::I32, 4),
+        ("i8", DType::I64, 8),
+        ("f2", DType::F16, 2),
+        ("f4", DType::F32, 4),
+        ("f8", DType::F64, 8),
+        ("c8", DType::C64, 4),
+        ("c16", DType::C128, 8),
+        ("u1", DType::U8, 1),
+        ("i1", DType::I8, 1),
     ] {
         let t = sample(dtype, &[2, 2]);
         let s = dtype.size_bytes();
@@ -275,8 +283,7 @@ fn writers_refuse_what_readers_would() {
 #[test]
 fn safetensors_are_aligned() {
     let mixed = [("a", DType::U8), ("b", DType::F64), ("c", DType::I16)].map(|(n, d)| (n.to_string(), sample(d, &[3])));
-    let names: Vec<String> =
-        safetensors::read("t", &safetensors::write(&mixed).unwrap()).unwrap().into_iter().map(|(n, _)| n).collect();
+    let names: Vec<String> = safetensors::read("t", &safetensors::write(&mixed).unwrap()).unwrap().into_iter().map(|(n, _)| n).collect();
     assert_eq!(names, ["b", "c", "a"]);
 }
 
@@ -340,8 +347,6 @@ fn whole_or_not_at_all() {
         assert!(link.symlink_metadata().unwrap().is_symlink());
         assert_eq!(std::fs::read(&file).unwrap(), b"three");
     }
-    let left = std::fs::read_dir(&folder.0).unwrap().filter(|e| {
-        e.as_ref().unwrap().file_name().to_string_lossy().ends_with(".tmp")
-    });
+    let left = std::fs::read_dir(&folder.0).unwrap().filter(|e| e.as_ref().unwrap().file_name().to_string_lossy().ends_with(".tmp"));
     assert_eq!(left.count(), 0);
 }

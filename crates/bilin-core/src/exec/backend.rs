@@ -32,6 +32,10 @@ pub trait Backend: Debug + Send + Sync {
     fn gather(&self, call: GatherCall<'_>) -> Result<()>;
     /// Adds by index.
     fn scatter_add(&self, call: ScatterCall<'_>) -> Result<()>;
+    /// The dtype that an autocast scope for `dtype` computes in here.
+    fn autocast_dtype(&self, dtype: DType) -> DType {
+        dtype
+    }
     /// Names of the contraction kernels, best first.
     fn kernels(&self) -> Vec<&'static str>;
 }

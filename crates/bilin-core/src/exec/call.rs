@@ -103,7 +103,16 @@ pub struct ContractCall<'a> {
 impl<'a> ContractCall<'a> {
     /// A call whose buffers have been checked against the plan.
     #[expect(clippy::too_many_arguments, reason = "the one constructor of the struct, which callers read by field")]
-    pub fn new(op: &'a OpName, plan: &'a Plan, lhs: Source<'a>, rhs: Source<'a>, out: Target<'a>, conj: [Conj; 2], accumulator: DType, precision: Precision) -> Result<Self> {
+    pub fn new(
+        op: &'a OpName,
+        plan: &'a Plan,
+        lhs: Source<'a>,
+        rhs: Source<'a>,
+        out: Target<'a>,
+        conj: [Conj; 2],
+        accumulator: DType,
+        precision: Precision,
+    ) -> Result<Self> {
         let need = plan.need();
         check(op, "lhs", need[0], lhs.len())?;
         check(op, "rhs", need[1], rhs.len())?;
@@ -179,7 +188,14 @@ pub struct MapCall<'a> {
 
 impl<'a> MapCall<'a> {
     /// A call whose buffers have been checked against the layouts.
-    pub fn new(op: &'a OpName, plan: &'a MapPlan, layouts: (&Layout, &[&Layout]), expr: &'a MapExpr, inputs: &[Source<'a>], out: Target<'a>) -> Result<Self> {
+    pub fn new(
+        op: &'a OpName,
+        plan: &'a MapPlan,
+        layouts: (&Layout, &[&Layout]),
+        expr: &'a MapExpr,
+        inputs: &[Source<'a>],
+        out: Target<'a>,
+    ) -> Result<Self> {
         let fits = |l: &Layout, have: usize, what| match l.span() {
             Some((_, high)) => check(op, what, high + 1, have),
             None if l.numel() == 0 => Ok(()),
@@ -190,7 +206,12 @@ impl<'a> MapCall<'a> {
             fits(l, s.len(), "input")?;
         }
         if layouts.1.len() != inputs.len() || expr.inputs() > inputs.len() {
-            return Err(Error::invalid(op.clone(), "inputs", format!("{} inputs", inputs.len()), format!("the expression reads {}", expr.inputs())));
+            return Err(Error::invalid(
+                op.clone(),
+                "inputs",
+                format!("{} inputs", inputs.len()),
+                format!("the expression reads {}", expr.inputs()),
+            ));
         }
         let is_dense = layouts.0.is_contiguous() && layouts.0.offset() == 0;
         Ok(MapCall { op, plan, expr, inputs: SmallVec::from_slice(inputs), out, is_dense })
@@ -236,7 +257,15 @@ pub struct ReduceCall<'a> {
 
 impl<'a> ReduceCall<'a> {
     /// A call from the operand's layout and the axes to reduce, ascending; buffers are checked.
-    pub fn new(op: &'a OpName, reduction: Reduction, input: Source<'a>, layout: &Layout, axes: &[usize], accumulator: DType, out: Target<'a>) -> Result<Self> {
+    pub fn new(
+        op: &'a OpName,
+        reduction: Reduction,
+        input: Source<'a>,
+        layout: &Layout,
+        axes: &[usize],
+        accumulator: DType,
+        out: Target<'a>,
+    ) -> Result<Self> {
         if let Some((_, high)) = layout.span() {
             check(op, "input", high + 1, input.len())?;
         } else if layout.numel() > 0 {
@@ -290,9 +319,7 @@ pub struct ScatterCall<'a> {
 }
 
 fn check_index(op: &OpName, src: &Layout, index: &Layout, axis: usize) -> Result<()> {
-    let fits = src.rank() == index.rank()
-        && axis < src.rank()
-        && (0..src.rank()).all(|a| a == axis || src.shape()[a] == index.shape()[a]);
+    let fits = src.rank() == index.rank() && axis < src.rank() && (0..src.rank()).all(|a| a == axis || src.shape()[a] == index.shape()[a]);
     if fits {
         return Ok(());
     }
@@ -312,7 +339,13 @@ fn check_layout(op: &OpName, what: &'static str, source: &Source<'_>, layout: &L
 
 impl<'a> GatherCall<'a> {
     /// A call whose shapes and buffers are checked. Positions are checked by the backend, before it writes.
-    pub fn new(op: &'a OpName, src: (Source<'a>, &'a Layout), index: (Source<'a>, &'a Layout), axis: usize, out: Target<'a>) -> Result<Self> {
+    pub fn new(
+        op: &'a OpName,
+        src: (Source<'a>, &'a Layout),
+        index: (Source<'a>, &'a Layout),
+        axis: usize,
+        out: Target<'a>,
+    ) -> Result<Self> {
         check_index(op, src.1, index.1, axis)?;
         check_layout(op, "src", &src.0, src.1)?;
         check_layout(op, "index", &index.0, index.1)?;
@@ -323,14 +356,25 @@ impl<'a> GatherCall<'a> {
 
 impl<'a> ScatterCall<'a> {
     /// A call whose shapes and buffers are checked. Positions are checked by the backend, before it writes.
-    pub fn new(op: &'a OpName, src: (Source<'a>, &'a Layout), index: (Source<'a>, &'a Layout), axis: usize, out: (Target<'a>, &'a Layout)) -> Result<Self> {
+    pub fn new(
+        op: &'a OpName,
+        src: (Source<'a>, &'a Layout),
+        index: (Source<'a>, &'a Layout),
+        axis: usize,
+        out: (Target<'a>, &'a Layout),
+    ) -> Result<Self> {
         check_index(op, out.1, index.1, axis)?;
         check_layout(op, "src", &src.0, src.1)?;
         check_layout(op, "index", &index.0, index.1)?;
         check(op, "out", out.1.numel(), out.0.len())?;
         if src.1.shape() != index.1.shape() {
             check_index(op, src.1, index.1, axis)?;
-            return Err(Error::invalid(op.clone(), "index", format!("{:?}", index.1.shape()), format!("want the shape of what is added, {:?}", src.1.shape())));
+            return Err(Error::invalid(
+                op.clone(),
+                "index",
+                format!("{:?}", index.1.shape()),
+                format!("want the shape of what is added, {:?}", src.1.shape()),
+            ));
         }
         Ok(ScatterCall { op, src, index, axis, out })
     }

@@ -35,9 +35,11 @@ impl View {
     }
 }
 
+type ReadGuard<'a> = RwLockReadGuard<'a, Box<dyn Buffer>>;
+
 /// Read guards of several storages, each taken once, in address order, so that no two threads wait for each other.
 struct Reads<'a> {
-    guards: SmallVec<[(*const Storage, RwLockReadGuard<'a, Box<dyn Buffer>>); 4]>,
+    guards: SmallVec<[(*const Storage, ReadGuard<'a>); 4]>,
 }
 
 impl<'a> Reads<'a> {
@@ -56,7 +58,16 @@ impl<'a> Reads<'a> {
 
 /// A contraction into fresh memory.
 #[expect(clippy::too_many_arguments, reason = "the facts of one call, handed on from the op that holds them as fields")]
-pub fn contract(op: &OpName, spec: &Spec, lhs: &View, rhs: &View, conj: [Conj; 2], accumulator: DType, precision: Precision, out_dtype: DType) -> Result<View> {
+pub fn contract(
+    op: &OpName,
+    spec: &Spec,
+    lhs: &View,
+    rhs: &View,
+    conj: [Conj; 2],
+    accumulator: DType,
+    precision: Precision,
+    out_dtype: DType,
+) -> Result<View> {
     let device = lhs.storage.device();
     let shape = spec.out_shape(lhs.layout.shape(), rhs.layout.shape());
     let out = View::alloc(op, device, &shape, out_dtype)?;
@@ -65,7 +76,16 @@ pub fn contract(op: &OpName, spec: &Spec, lhs: &View, rhs: &View, conj: [Conj; 2
         let reads = Reads::new(&[lhs, rhs]);
         let mut buffer = out.storage.write();
         let target = Target { buffer: buffer.as_mut(), dtype: out_dtype };
-        device.backend().contract(ContractCall::new(op, &plan, reads.source(lhs), reads.source(rhs), target, conj, accumulator, precision)?)?;
+        device.backend().contract(ContractCall::new(
+            op,
+            &plan,
+            reads.source(lhs),
+            reads.source(rhs),
+            target,
+            conj,
+            accumulator,
+            precision,
+        )?)?;
     }
     Ok(out)
 }
@@ -93,7 +113,12 @@ fn run_map(op: &OpName, expr: &MapExpr, inputs: &[&View], out: &View) -> Result<
     let mut layouts: SmallVec<[Layout; 4]> = SmallVec::new();
     for view in inputs {
         layouts.push(view.layout.broadcast_to(shape).ok_or_else(|| {
-            crate::shape::error::Error::invalid(op.clone(), "input", format!("{:?}", view.layout.shape()), format!("want a shape that broadcasts to {shape:?}"))
+            crate::shape::error::Error::invalid(
+                op.clone(),
+                "input",
+                format!("{:?}", view.layout.shape()),
+                format!("want a shape that broadcasts to {shape:?}"),
+            )
         })?);
     }
     let refs: SmallVec<[&Layout; 4]> = layouts.iter().collect();
@@ -151,7 +176,8 @@ pub fn scatter_add(op: &OpName, src: &View, index: &View, axis: usize, shape: &[
         let reads = Reads::new(&[src, index]);
         let mut buffer = out.storage.write();
         let target = Target { buffer: buffer.as_mut(), dtype: accumulator };
-        let call = ScatterCall::new(op, (reads.source(src), &src.layout), (reads.source(index), &index.layout), axis, (target, &out.layout))?;
+        let call =
+            ScatterCall::new(op, (reads.source(src), &src.layout), (reads.source(index), &index.layout), axis, (target, &out.layout))?;
         src.storage.device().backend().scatter_add(call)?;
     }
     Ok(out)

@@ -95,14 +95,23 @@ impl Prim {
     fn is_defined_for(self, kind: Kind) -> bool {
         match kind {
             Kind::Float => !matches!(self, Prim::ConstComplex(..)),
-            Kind::Complex => !matches!(
-                self,
-                Prim::Max | Prim::Min | Prim::Lt | Prim::Le | Prim::Gt | Prim::Ge | Prim::Floor | Prim::Log1p | Prim::Expm1
-            ),
+            Kind::Complex => {
+                !matches!(self, Prim::Max | Prim::Min | Prim::Lt | Prim::Le | Prim::Gt | Prim::Ge | Prim::Floor | Prim::Log1p | Prim::Expm1)
+            }
             Kind::Int | Kind::Bool => !matches!(
                 self,
-                Prim::ConstComplex(..) | Prim::Exp | Prim::Log | Prim::Log1p | Prim::Expm1 | Prim::Sqrt | Prim::Tanh
-                    | Prim::Sigmoid | Prim::Sin | Prim::Cos | Prim::Div | Prim::Floor
+                Prim::ConstComplex(..)
+                    | Prim::Exp
+                    | Prim::Log
+                    | Prim::Log1p
+                    | Prim::Expm1
+                    | Prim::Sqrt
+                    | Prim::Tanh
+                    | Prim::Sigmoid
+                    | Prim::Sin
+                    | Prim::Cos
+                    | Prim::Div
+                    | Prim::Floor
             ),
         }
     }
@@ -137,7 +146,11 @@ impl MapExpr {
         let (mut depth, mut inputs, mut reads_old) = (0usize, 0, false);
         for prim in prims.iter() {
             if !prim.is_defined_for(compute.kind()) {
-                return Err(Error::DtypeMismatch { op: op.clone(), dtypes: vec![dtype], remedy: "it isn't defined for this kind of number; convert with astype" });
+                return Err(Error::DtypeMismatch {
+                    op: op.clone(),
+                    dtypes: vec![dtype],
+                    remedy: "it isn't defined for this kind of number; convert with astype",
+                });
             }
             if let Prim::Input(i) = prim {
                 inputs = inputs.max(usize::from(*i) + 1);
@@ -145,7 +158,14 @@ impl MapExpr {
             reads_old |= *prim == Prim::Old;
             depth = match depth.checked_sub(prim.arity()) {
                 Some(rest) if rest < MAX_DEPTH => rest + 1,
-                _ => return Err(Error::invalid(op.clone(), "expr", format!("{prim:?} at depth {depth}"), format!("a postfix program of depth 1 to {MAX_DEPTH}"))),
+                _ => {
+                    return Err(Error::invalid(
+                        op.clone(),
+                        "expr",
+                        format!("{prim:?} at depth {depth}"),
+                        format!("a postfix program of depth 1 to {MAX_DEPTH}"),
+                    ));
+                }
             };
         }
         if depth != 1 {

@@ -68,14 +68,8 @@ fn fused(accumulator: DType, a: c128, b: c128, acc: c128) -> c128 {
     let single = |x: f64, y: f64, z: f64| f64::from((x as f32).mul_add(y as f32, z as f32));
     match accumulator {
         DType::F64 => c128::new(a.re.mul_add(b.re, acc.re), 0.0),
-        DType::C128 => c128::new(
-            (-a.im).mul_add(b.im, a.re.mul_add(b.re, acc.re)),
-            a.im.mul_add(b.re, a.re.mul_add(b.im, acc.im)),
-        ),
-        DType::C64 => c128::new(
-            single(-a.im, b.im, single(a.re, b.re, acc.re)),
-            single(a.im, b.re, single(a.re, b.im, acc.im)),
-        ),
+        DType::C128 => c128::new((-a.im).mul_add(b.im, a.re.mul_add(b.re, acc.re)), a.im.mul_add(b.re, a.re.mul_add(b.im, acc.im))),
+        DType::C64 => c128::new(single(-a.im, b.im, single(a.re, b.re, acc.re)), single(a.im, b.re, single(a.re, b.im, acc.im))),
         _ => c128::new(single(a.re, b.re, acc.re), 0.0),
     }
 }
@@ -106,13 +100,17 @@ impl Backend for ReferenceBackend {
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {
         let dst = host_bytes_mut(&"upload".into(), dst)?;
         let room = dst.len();
-        let dst = dst.get_mut(..src.len()).ok_or_else(|| Error::invalid("upload", "src", format!("{} bytes", src.len()), format!("the buffer has {room}")))?;
+        let dst = dst
+            .get_mut(..src.len())
+            .ok_or_else(|| Error::invalid("upload", "src", format!("{} bytes", src.len()), format!("the buffer has {room}")))?;
         dst.copy_from_slice(src);
         Ok(())
     }
     fn download(&self, src: &dyn Buffer, dst: &mut [u8]) -> Result<()> {
         let src = host_bytes(&"download".into(), src)?;
-        let part = src.get(..dst.len()).ok_or_else(|| Error::invalid("download", "dst", format!("{} bytes", dst.len()), format!("the buffer has {}", src.len())))?;
+        let part = src
+            .get(..dst.len())
+            .ok_or_else(|| Error::invalid("download", "dst", format!("{} bytes", dst.len()), format!("the buffer has {}", src.len())))?;
         dst.copy_from_slice(part);
         Ok(())
     }
@@ -167,6 +165,9 @@ impl Backend for ReferenceBackend {
     }
     fn scatter_add(&self, call: ScatterCall<'_>) -> Result<()> {
         host::scatter_add(call, &Serial)
+    }
+    fn autocast_dtype(&self, dtype: DType) -> DType {
+        if dtype == DType::F16 { DType::F32 } else { dtype }
     }
     fn kernels(&self) -> Vec<&'static str> {
         vec!["loops"]

@@ -59,8 +59,18 @@ pub enum Kind {
 impl DType {
     /// Every dtype, in promotion order within each kind.
     pub const ALL: [DType; 12] = [
-        DType::Bool, DType::U8, DType::I8, DType::I16, DType::I32, DType::I64,
-        DType::F16, DType::Bf16, DType::F32, DType::F64, DType::C64, DType::C128,
+        DType::Bool,
+        DType::U8,
+        DType::I8,
+        DType::I16,
+        DType::I32,
+        DType::I64,
+        DType::F16,
+        DType::Bf16,
+        DType::F32,
+        DType::F64,
+        DType::C64,
+        DType::C128,
     ];
 
     /// Bytes of one element.

@@ -287,25 +287,19 @@ impl fmt::Display for Error {
                 f,
                 "{op}: its saved values were released by an earlier backward; pass retain_graph to that call to go through the graph again"
             ),
-            Error::NonDeterministic { op, note } => write!(
-                f,
-                "{op}: has no deterministic kernel here: {note}; turn use_deterministic_algorithms off or use another op"
-            ),
+            Error::NonDeterministic { op, note } => {
+                write!(f, "{op}: has no deterministic kernel here: {note}; turn use_deterministic_algorithms off or use another op")
+            }
             Error::OutOfMemory { device, requested_bytes, current_bytes, peak_bytes, limit_bytes } => {
-                write!(
-                    f,
-                    "{device}: out of memory: requested {requested_bytes} bytes, {current_bytes} in use, peak {peak_bytes}"
-                )?;
+                write!(f, "{device}: out of memory: requested {requested_bytes} bytes, {current_bytes} in use, peak {peak_bytes}")?;
                 match limit_bytes {
                     Some(limit) => write!(f, ", limit {limit}; free tensors or raise the limit"),
                     None => write!(f, "; free tensors or use smaller ones"),
                 }
             }
-            Error::TooLarge { op, shape, dtype } => write!(
-                f,
-                "{op}: shape {} of {dtype} has more bytes than 64-bit offsets reach; use smaller axes",
-                shape_text(shape)
-            ),
+            Error::TooLarge { op, shape, dtype } => {
+                write!(f, "{op}: shape {} of {dtype} has more bytes than 64-bit offsets reach; use smaller axes", shape_text(shape))
+            }
             Error::Unsupported { op, dtype, backend, remedy } => {
                 write!(f, "{op}: {dtype} isn't supported by {backend}; {remedy}")
             }

@@ -47,7 +47,12 @@ pub fn normalize_axes(op: &OpName, axes: &[isize], rank: usize) -> Result<SmallV
     for &axis in axes {
         let at = normalize_axis(op, axis, rank)?;
         if out.contains(&at) {
-            return Err(Error::invalid(op.clone(), "axes", format!("{axes:?}"), format!("axis {axis} is a duplicate; name each axis once")));
+            return Err(Error::invalid(
+                op.clone(),
+                "axes",
+                format!("{axes:?}"),
+                format!("axis {axis} is a duplicate; name each axis once"),
+            ));
         }
         out.push(at);
     }
@@ -100,7 +105,12 @@ impl Layout {
     /// From its parts; the lists must be of one length.
     pub fn from_parts(op: &OpName, shape: Dims, strides: Strides, offset: usize) -> Result<Layout> {
         if shape.len() != strides.len() {
-            return Err(Error::invalid(op.clone(), "strides", format!("{} strides", strides.len()), format!("want {}, one an axis", shape.len())));
+            return Err(Error::invalid(
+                op.clone(),
+                "strides",
+                format!("{} strides", strides.len()),
+                format!("want {}, one an axis", shape.len()),
+            ));
         }
         Ok(Layout { shape, strides, offset })
     }

@@ -79,7 +79,12 @@ impl Plan {
         let lists = [spec.lhs(), spec.rhs(), spec.out()];
         for (list, layout) in lists.iter().zip(layouts) {
             if list.len() != layout.rank() {
-                return Err(Error::invalid(op.clone(), "spec", format!("{} axes", list.len()), format!("want {}, the rank of the layout", layout.rank())));
+                return Err(Error::invalid(
+                    op.clone(),
+                    "spec",
+                    format!("{} axes", list.len()),
+                    format!("want {}, the rank of the layout", layout.rank()),
+                ));
             }
         }
         if out.may_self_overlap() {
@@ -109,7 +114,12 @@ impl Plan {
                 if let Some(at) = lists[i].iter().position(|a| a == axis) {
                     let len = layouts[i].shape()[at];
                     if one.len != usize::MAX && one.len != len {
-                        return Err(Error::invalid(op.clone(), "layout", format!("length {len} on a loop of length {}", one.len), "lengths of one label must agree"));
+                        return Err(Error::invalid(
+                            op.clone(),
+                            "layout",
+                            format!("length {len} on a loop of length {}", one.len),
+                            "lengths of one label must agree",
+                        ));
                     }
                     one.len = len;
                     one.strides[i] = layouts[i].strides()[at];

@@ -92,16 +92,81 @@ macro_rules! vector {
     };
 }
 
-vector!(F32x8, __m256, f32, 8, mask32, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_maskload_ps,
-    _mm256_storeu_ps, _mm256_maskstore_ps, |a, b, c| _mm256_fmadd_ps(a, b, c), |x, y| _mm256_add_ps(x, y));
-vector!(F64x4, __m256d, f64, 4, mask64, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_maskload_pd,
-    _mm256_storeu_pd, _mm256_maskstore_pd, |a, b, c| _mm256_fmadd_pd(a, b, c), |x, y| _mm256_add_pd(x, y));
-vector!(I32x8, __m256i, i32, 8, mask32, _mm256_setzero_si256, _mm256_set1_epi32, _mm256_loadu_si256, _mm256_maskload_epi32,
-    _mm256_storeu_si256, _mm256_maskstore_epi32, |a, b, c| _mm256_add_epi32(_mm256_mullo_epi32(a, b), c), |x, y| _mm256_add_epi32(x, y));
-vector!(I64x4, __m256i, i64, 4, mask64, _mm256_setzero_si256, _mm256_set1_epi64x, _mm256_loadu_si256, _mm256_maskload_epi64,
-    _mm256_storeu_si256, _mm256_maskstore_epi64, |a, b, c| _mm256_add_epi64(mullo64(a, b), c), |x, y| _mm256_add_epi64(x, y));
-vector!(Truth8, __m256i, u32, 8, mask32, _mm256_setzero_si256, splat_u32, _mm256_loadu_si256, _mm256_maskload_epi32,
-    _mm256_storeu_si256, _mm256_maskstore_epi32, |a, b, c| _mm256_or_si256(_mm256_and_si256(a, b), c), |x, y| _mm256_or_si256(x, y));
+vector!(
+    F32x8,
+    __m256,
+    f32,
+    8,
+    mask32,
+    _mm256_setzero_ps,
+    _mm256_set1_ps,
+    _mm256_loadu_ps,
+    _mm256_maskload_ps,
+    _mm256_storeu_ps,
+    _mm256_maskstore_ps,
+    |a, b, c| _mm256_fmadd_ps(a, b, c),
+    |x, y| _mm256_add_ps(x, y)
+);
+vector!(
+    F64x4,
+    __m256d,
+    f64,
+    4,
+    mask64,
+    _mm256_setzero_pd,
+    _mm256_set1_pd,
+    _mm256_loadu_pd,
+    _mm256_maskload_pd,
+    _mm256_storeu_pd,
+    _mm256_maskstore_pd,
+    |a, b, c| _mm256_fmadd_pd(a, b, c),
+    |x, y| _mm256_add_pd(x, y)
+);
+vector!(
+    I32x8,
+    __m256i,
+    i32,
+    8,
+    mask32,
+    _mm256_setzero_si256,
+    _mm256_set1_epi32,
+    _mm256_loadu_si256,
+    _mm256_maskload_epi32,
+    _mm256_storeu_si256,
+    _mm256_maskstore_epi32,
+    |a, b, c| _mm256_add_epi32(_mm256_mullo_epi32(a, b), c),
+    |x, y| _mm256_add_epi32(x, y)
+);
+vector!(
+    I64x4,
+    __m256i,
+    i64,
+    4,
+    mask64,
+    _mm256_setzero_si256,
+    _mm256_set1_epi64x,
+    _mm256_loadu_si256,
+    _mm256_maskload_epi64,
+    _mm256_storeu_si256,
+    _mm256_maskstore_epi64,
+    |a, b, c| _mm256_add_epi64(mullo64(a, b), c),
+    |x, y| _mm256_add_epi64(x, y)
+);
+vector!(
+    Truth8,
+    __m256i,
+    u32,
+    8,
+    mask32,
+    _mm256_setzero_si256,
+    splat_u32,
+    _mm256_loadu_si256,
+    _mm256_maskload_epi32,
+    _mm256_storeu_si256,
+    _mm256_maskstore_epi32,
+    |a, b, c| _mm256_or_si256(_mm256_and_si256(a, b), c),
+    |x, y| _mm256_or_si256(x, y)
+);
 
 impl RealVector for F32x8 {
     #[inline(always)]
@@ -129,11 +194,7 @@ pub(crate) const F64: &Micro<f64> = micro!(run, F64x4, rows [1, 2, 3, 4], vector
 pub(crate) const I32: &Micro<i32> = micro!(run, I32x8, rows [1, 2, 3, 4], vectors [1, 2, 3]);
 pub(crate) const I64: &Micro<i64> = micro!(run, I64x4, rows [1, 2, 3, 4], vectors [1, 2]);
 pub(crate) const TRUTH: &Micro<u32> = micro!(run, Truth8, rows [1, 2, 3, 4], vectors [1, 2, 3]);
-pub(crate) const C64: [&Micro<f32>; 2] = [
-    micro!(run, Cx<F32x8, false>, rows [1, 2], vectors [1, 2]),
-    micro!(run, Cx<F32x8, true>, rows [1, 2], vectors [1, 2]),
-];
-pub(crate) const C128: [&Micro<f64>; 2] = [
-    micro!(run, Cx<F64x4, false>, rows [1, 2], vectors [1, 2]),
-    micro!(run, Cx<F64x4, true>, rows [1, 2], vectors [1, 2]),
-];
+pub(crate) const C64: [&Micro<f32>; 2] =
+    [micro!(run, Cx<F32x8, false>, rows [1, 2], vectors [1, 2]), micro!(run, Cx<F32x8, true>, rows [1, 2], vectors [1, 2])];
+pub(crate) const C128: [&Micro<f64>; 2] =
+    [micro!(run, Cx<F64x4, false>, rows [1, 2], vectors [1, 2]), micro!(run, Cx<F64x4, true>, rows [1, 2], vectors [1, 2])];

@@ -60,16 +60,81 @@ macro_rules! vector {
     };
 }
 
-vector!(F32x16, __m512, f32, 16, u16, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps,
-    _mm512_storeu_ps, _mm512_mask_storeu_ps, |a, b, c| _mm512_fmadd_ps(a, b, c), |x, y| _mm512_add_ps(x, y));
-vector!(F64x8, __m512d, f64, 8, u8, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_maskz_loadu_pd,
-    _mm512_storeu_pd, _mm512_mask_storeu_pd, |a, b, c| _mm512_fmadd_pd(a, b, c), |x, y| _mm512_add_pd(x, y));
-vector!(I32x16, __m512i, i32, 16, u16, _mm512_setzero_si512, _mm512_set1_epi32, _mm512_loadu_epi32, _mm512_maskz_loadu_epi32,
-    _mm512_storeu_epi32, _mm512_mask_storeu_epi32, |a, b, c| _mm512_add_epi32(_mm512_mullo_epi32(a, b), c), |x, y| _mm512_add_epi32(x, y));
-vector!(I64x8, __m512i, i64, 8, u8, _mm512_setzero_si512, _mm512_set1_epi64, _mm512_loadu_epi64, _mm512_maskz_loadu_epi64,
-    _mm512_storeu_epi64, _mm512_mask_storeu_epi64, |a, b, c| _mm512_add_epi64(_mm512_mullo_epi64(a, b), c), |x, y| _mm512_add_epi64(x, y));
-vector!(Truth16, __m512i, u32, 16, u16, _mm512_setzero_si512, splat_u32, _mm512_loadu_epi32, _mm512_maskz_loadu_epi32,
-    _mm512_storeu_epi32, _mm512_mask_storeu_epi32, |a, b, c| _mm512_or_epi32(_mm512_and_epi32(a, b), c), |x, y| _mm512_or_epi32(x, y));
+vector!(
+    F32x16,
+    __m512,
+    f32,
+    16,
+    u16,
+    _mm512_setzero_ps,
+    _mm512_set1_ps,
+    _mm512_loadu_ps,
+    _mm512_maskz_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_mask_storeu_ps,
+    |a, b, c| _mm512_fmadd_ps(a, b, c),
+    |x, y| _mm512_add_ps(x, y)
+);
+vector!(
+    F64x8,
+    __m512d,
+    f64,
+    8,
+    u8,
+    _mm512_setzero_pd,
+    _mm512_set1_pd,
+    _mm512_loadu_pd,
+    _mm512_maskz_loadu_pd,
+    _mm512_storeu_pd,
+    _mm512_mask_storeu_pd,
+    |a, b, c| _mm512_fmadd_pd(a, b, c),
+    |x, y| _mm512_add_pd(x, y)
+);
+vector!(
+    I32x16,
+    __m512i,
+    i32,
+    16,
+    u16,
+    _mm512_setzero_si512,
+    _mm512_set1_epi32,
+    _mm512_loadu_epi32,
+    _mm512_maskz_loadu_epi32,
+    _mm512_storeu_epi32,
+    _mm512_mask_storeu_epi32,
+    |a, b, c| _mm512_add_epi32(_mm512_mullo_epi32(a, b), c),
+    |x, y| _mm512_add_epi32(x, y)
+);
+vector!(
+    I64x8,
+    __m512i,
+    i64,
+    8,
+    u8,
+    _mm512_setzero_si512,
+    _mm512_set1_epi64,
+    _mm512_loadu_epi64,
+    _mm512_maskz_loadu_epi64,
+    _mm512_storeu_epi64,
+    _mm512_mask_storeu_epi64,
+    |a, b, c| _mm512_add_epi64(_mm512_mullo_epi64(a, b), c),
+    |x, y| _mm512_add_epi64(x, y)
+);
+vector!(
+    Truth16,
+    __m512i,
+    u32,
+    16,
+    u16,
+    _mm512_setzero_si512,
+    splat_u32,
+    _mm512_loadu_epi32,
+    _mm512_maskz_loadu_epi32,
+    _mm512_storeu_epi32,
+    _mm512_mask_storeu_epi32,
+    |a, b, c| _mm512_or_epi32(_mm512_and_epi32(a, b), c),
+    |x, y| _mm512_or_epi32(x, y)
+);
 
 #[inline(always)]
 unsafe fn splat_u32(x: u32) -> __m512i {

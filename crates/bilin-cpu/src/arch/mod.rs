@@ -111,22 +111,36 @@ macro_rules! pick {
 macro_rules! sets {
     ($room:ident from $set:ident) => {
         mod $room {
-            use super::$set as set;
             use super::tile::Micro;
+            use super::$set as set;
             #[inline(always)]
-            pub(super) fn f32() -> &'static Micro<f32> { set::F32 }
+            pub(super) fn f32() -> &'static Micro<f32> {
+                set::F32
+            }
             #[inline(always)]
-            pub(super) fn f64() -> &'static Micro<f64> { set::F64 }
+            pub(super) fn f64() -> &'static Micro<f64> {
+                set::F64
+            }
             #[inline(always)]
-            pub(super) fn i32() -> &'static Micro<i32> { set::I32 }
+            pub(super) fn i32() -> &'static Micro<i32> {
+                set::I32
+            }
             #[inline(always)]
-            pub(super) fn i64() -> &'static Micro<i64> { set::I64 }
+            pub(super) fn i64() -> &'static Micro<i64> {
+                set::I64
+            }
             #[inline(always)]
-            pub(super) fn truth() -> &'static Micro<u32> { set::TRUTH }
+            pub(super) fn truth() -> &'static Micro<u32> {
+                set::TRUTH
+            }
             #[inline(always)]
-            pub(super) fn c64() -> [&'static Micro<f32>; 2] { set::C64 }
+            pub(super) fn c64() -> [&'static Micro<f32>; 2] {
+                set::C64
+            }
             #[inline(always)]
-            pub(super) fn c128() -> [&'static Micro<f64>; 2] { set::C128 }
+            pub(super) fn c128() -> [&'static Micro<f64>; 2] {
+                set::C128
+            }
         }
     };
 }
@@ -176,10 +190,24 @@ impl<P: Copy> Micro<P> {
     /// side. Positions are checked; `parts` is 2 for complex.
     #[expect(clippy::too_many_arguments, reason = "one call site per driver, all arguments distinct")]
     #[inline(always)]
-    pub(crate) fn run(&self, terms: usize, parts: usize, a: Lines<'_, P>, a_rows: &[isize], b: Lines<'_, P>, c: &Shared<'_, P>, c_at: isize, c_rows: &[isize], cols: usize, first: bool) {
+    pub(crate) fn run(
+        &self,
+        terms: usize,
+        parts: usize,
+        a: Lines<'_, P>,
+        a_rows: &[isize],
+        b: Lines<'_, P>,
+        c: &Shared<'_, P>,
+        c_at: isize,
+        c_rows: &[isize],
+        cols: usize,
+        first: bool,
+    ) {
         let rows = a_rows.len();
         let vectors = cols.div_ceil(self.lanes);
-        assert!(terms > 0 && cols > 0 && rows > 0 && rows <= MAX_ROWS && rows <= self.rows && vectors <= self.vectors && c_rows.len() == rows);
+        assert!(
+            terms > 0 && cols > 0 && rows > 0 && rows <= MAX_ROWS && rows <= self.rows && vectors <= self.vectors && c_rows.len() == rows
+        );
         // Complex tiles are padded to whole vectors.
         let width = if parts == 2 { vectors * self.lanes * 2 } else { cols } as isize;
         let (low, high) = row_reach(a_rows);

@@ -135,11 +135,7 @@ pub(crate) const F64: &Micro<f64> = micro!(run, Lanes<f64, 4>, rows [1, 2, 3, 4]
 pub(crate) const I32: &Micro<i32> = micro!(run, Lanes<i32, 8>, rows [1, 2, 3, 4], vectors [1, 2]);
 pub(crate) const I64: &Micro<i64> = micro!(run, Lanes<i64, 4>, rows [1, 2, 3, 4], vectors [1, 2]);
 pub(crate) const TRUTH: &Micro<u32> = micro!(run, Lanes<u32, 8>, rows [1, 2, 3, 4], vectors [1, 2]);
-pub(crate) const C64: [&Micro<f32>; 2] = [
-    micro!(run, Cx<Lanes<f32, 4>, false>, rows [1, 2], vectors [1, 2]),
-    micro!(run, Cx<Lanes<f32, 4>, true>, rows [1, 2], vectors [1, 2]),
-];
-pub(crate) const C128: [&Micro<f64>; 2] = [
-    micro!(run, Cx<Lanes<f64, 4>, false>, rows [1, 2], vectors [1, 2]),
-    micro!(run, Cx<Lanes<f64, 4>, true>, rows [1, 2], vectors [1, 2]),
-];
+pub(crate) const C64: [&Micro<f32>; 2] =
+    [micro!(run, Cx<Lanes<f32, 4>, false>, rows [1, 2], vectors [1, 2]), micro!(run, Cx<Lanes<f32, 4>, true>, rows [1, 2], vectors [1, 2])];
+pub(crate) const C128: [&Micro<f64>; 2] =
+    [micro!(run, Cx<Lanes<f64, 4>, false>, rows [1, 2], vectors [1, 2]), micro!(run, Cx<Lanes<f64, 4>, true>, rows [1, 2], vectors [1, 2])];

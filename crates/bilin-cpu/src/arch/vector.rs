@@ -85,11 +85,7 @@ impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
         // SAFETY: the caller's promise about the instruction set.
         unsafe {
             let re = V::fnma(a.im, b.im, V::fma(a.re, b.re, acc.re));
-            let im = if SWAPPED {
-                V::fma(a.re, b.im, V::fma(a.im, b.re, acc.im))
-            } else {
-                V::fma(a.im, b.re, V::fma(a.re, b.im, acc.im))
-            };
+            let im = if SWAPPED { V::fma(a.re, b.im, V::fma(a.im, b.re, acc.im)) } else { V::fma(a.im, b.re, V::fma(a.re, b.im, acc.im)) };
             Cx { re, im }
         }
     }

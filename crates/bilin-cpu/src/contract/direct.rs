@@ -104,7 +104,15 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, s: Strides) -> Option<()> {
 }
 
 #[inline]
-fn area<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, s: &Strides, data: (&[A::Part], &[A::Part]), batch: usize, rows: [usize; 2], columns: [usize; 2]) {
+fn area<A: Acc>(
+    job: &Job<'_, A>,
+    o: &Oriented<'_, A>,
+    s: &Strides,
+    data: (&[A::Part], &[A::Part]),
+    batch: usize,
+    rows: [usize; 2],
+    columns: [usize; 2],
+) {
     let Some(out) = job.out.plain() else { return };
     let bases = job.bases(batch);
     let micro = o.micro;

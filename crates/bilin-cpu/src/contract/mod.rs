@@ -111,7 +111,11 @@ fn typed_contract<A: Typed>(call: ContractCall<'_>, kind: Kind, asked: Option<(&
             peak_bytes: crate::alloc::in_use_bytes(),
             limit_bytes: None,
         }),
-        None => Err(Error::DtypeMismatch { op: op.clone(), dtypes: dtypes.to_vec(), remedy: "the accumulator must hold both operands; convert with astype" }),
+        None => Err(Error::DtypeMismatch {
+            op: op.clone(),
+            dtypes: dtypes.to_vec(),
+            remedy: "the accumulator must hold both operands; convert with astype",
+        }),
     }
 }
 

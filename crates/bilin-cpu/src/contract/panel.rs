@@ -40,7 +40,8 @@ impl Cut {
         let most_columns = (BLOCK_BYTES / line).clamp(width, MOST) / lanes * lanes;
         let mut column_parts = n.div_ceil(most_columns);
         let padded = n.div_ceil(column_parts).next_multiple_of(lanes);
-        let most_rows = if job.out.plain().is_some() { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
+        let most_rows =
+            if job.out.plain().is_some() { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
         let mut row_parts = m.div_ceil(most_rows);
         let work = (m as u128) * (n as u128) * (k as u128) * (batch as u128);
         let want = if work * A::PARTS as u128 > 1 << 17 { threads::current_threads() } else { 1 };
@@ -76,7 +77,13 @@ fn is_better_swapped<A: Acc>(job: &Job<'_, A>) -> bool {
     }
     let (by_n, by_m) = (inner_stride(plan.n(), 2) == 1, inner_stride(plan.m(), 2) == 1);
     if by_n != by_m {
-        return if n == 1 { true } else if m == 1 { false } else { by_m };
+        return if n == 1 {
+            true
+        } else if m == 1 {
+            false
+        } else {
+            by_m
+        };
     }
     n < m && n < 8
 }
@@ -181,8 +188,30 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                             }
                         };
                         match direct {
-                            Some(c) => micro.run(terms, A::PARTS, a, &starts[..rows], b, c, bases[2] + c_columns.at[at], &c_rows[row..row + rows], count, from == 0),
-                            None => micro.run(terms, A::PARTS, a, &starts[..rows], b, &own, (at * A::PARTS) as isize, &partial_rows[..rows], count, from == 0),
+                            Some(c) => micro.run(
+                                terms,
+                                A::PARTS,
+                                a,
+                                &starts[..rows],
+                                b,
+                                c,
+                                bases[2] + c_columns.at[at],
+                                &c_rows[row..row + rows],
+                                count,
+                                from == 0,
+                            ),
+                            None => micro.run(
+                                terms,
+                                A::PARTS,
+                                a,
+                                &starts[..rows],
+                                b,
+                                &own,
+                                (at * A::PARTS) as isize,
+                                &partial_rows[..rows],
+                                count,
+                                from == 0,
+                            ),
                         }
                     }
                 }

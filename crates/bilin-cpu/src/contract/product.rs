@@ -50,7 +50,9 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>) -> Option<()> {
 
 fn read<A: Acc>(source: &dyn Source<A>, at: isize, step: isize, dst: &mut [A]) {
     match source.plain() {
-        Some(data) if step == 1 && A::PARTS == 1 => dst.copy_from_slice(&bytemuck::cast_slice::<A::Part, A>(data)[at as usize..][..dst.len()]),
+        Some(data) if step == 1 && A::PARTS == 1 => {
+            dst.copy_from_slice(&bytemuck::cast_slice::<A::Part, A>(data)[at as usize..][..dst.len()])
+        }
         _ => source.gather(at, step, dst),
     }
 }

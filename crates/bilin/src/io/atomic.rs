@@ -16,11 +16,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// [`Error::Io`] with the system's message; the temporary file is removed then and `path` is as it was.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace(path, bytes).map_err(|e| Error::Io {
-        op: "save".into(),
-        path: path.display().to_string(),
-        message: e.to_string(),
-    })
+    replace(path, bytes).map_err(|e| Error::Io { op: "save".into(), path: path.display().to_string(), message: e.to_string() })
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {

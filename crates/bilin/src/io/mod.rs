@@ -14,6 +14,7 @@ pub mod npy;
 pub mod npz;
 pub mod raw;
 pub mod safetensors;
+mod tensors;
 
 use std::fs;
 use std::path::Path;
@@ -21,6 +22,7 @@ use std::path::Path;
 use bilin_core::{Error, OpName, Result};
 
 pub use raw::RawTensor;
+pub use tensors::{load, load_one, save};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileKind {

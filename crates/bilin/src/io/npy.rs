@@ -94,11 +94,8 @@ pub(crate) fn decode(label: &str, header: Header, mut payload: Vec<u8>) -> Resul
     if dtype == DType::Bool {
         normalise_bools(&mut payload);
     }
-    let bytes = if fortran && shape.iter().filter(|n| **n != 1).count() > 1 {
-        to_row_major(&payload, &shape, dtype.size_bytes())
-    } else {
-        payload
-    };
+    let bytes =
+        if fortran && shape.iter().filter(|n| **n != 1).count() > 1 { to_row_major(&payload, &shape, dtype.size_bytes()) } else { payload };
     Ok(RawTensor { dtype, shape, bytes })
 }
 
@@ -217,9 +214,8 @@ impl<'a> Literal<'a> {
         let (dtype, big_endian) = descr.ok_or_else(|| missing("descr"))?;
         let fortran = fortran.ok_or_else(|| missing("fortran_order"))?;
         let shape = shape.ok_or_else(|| missing("shape"))?;
-        let payload = byte_len(dtype, &shape).ok_or_else(|| {
-            malformed(self.label, format!("shape {} of {dtype}", shape_text(&shape)), "a size that 64-bit offsets reach")
-        })?;
+        let payload = byte_len(dtype, &shape)
+            .ok_or_else(|| malformed(self.label, format!("shape {} of {dtype}", shape_text(&shape)), "a size that 64-bit offsets reach"))?;
         Ok(Header { dtype, big_endian, fortran, shape, payload })
     }
 
@@ -313,12 +309,7 @@ pub fn write(t: &RawTensor) -> Result<Vec<u8>> {
         DType::C64 => "<c8",
         DType::C128 => "<c16",
         DType::Bf16 => {
-            return Err(Error::Unsupported {
-                op: "save".into(),
-                dtype: t.dtype,
-                backend: ".npy".into(),
-                remedy: "save as .safetensors",
-            });
+            return Err(Error::Unsupported { op: "save".into(), dtype: t.dtype, backend: ".npy".into(), remedy: "save as .safetensors" });
         }
     };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {}, }}", shape_text(&t.shape));

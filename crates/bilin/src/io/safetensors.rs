@@ -82,8 +82,7 @@ fn parse_header(label: &str, text: &[u8]) -> Result<Vec<Entry>> {
     if text.first() != Some(&b'{') {
         return Err(malformed(label, format!("a header beginning '{}'", excerpt(text)), "'{'"));
     }
-    let value: Value =
-        serde_json::from_slice(text).map_err(|e| malformed(label, format!("a header with: {e}"), "a JSON object"))?;
+    let value: Value = serde_json::from_slice(text).map_err(|e| malformed(label, format!("a header with: {e}"), "a JSON object"))?;
     let Value::Object(mut fields) = value else {
         return Err(malformed(label, "a header of another type", "a JSON object"));
     };
@@ -145,8 +144,7 @@ fn top_names(label: &str, text: &[u8]) -> Result<Vec<String>> {
 fn entry(label: &str, name: String, field: &Value) -> Result<Entry> {
     let fault = |got: String, want: &str| malformed(label, format!("'{}' with {got}", name.escape_debug()), want);
     let fields = field.as_object().filter(|o| o.keys().all(|k| matches!(k.as_str(), "dtype" | "shape" | "data_offsets")));
-    let fields: &Map<String, Value> =
-        fields.ok_or_else(|| fault("other fields".into(), "an object of dtype, shape and data_offsets"))?;
+    let fields: &Map<String, Value> = fields.ok_or_else(|| fault("other fields".into(), "an object of dtype, shape and data_offsets"))?;
     let dtype = fields.get("dtype").and_then(Value::as_str).ok_or_else(|| fault("no dtype".into(), "a dtype"))?;
     let Some((dtype, _)) = NAMES.into_iter().find(|(_, n)| *n == dtype) else {
         let names: Vec<&str> = NAMES.iter().map(|(_, n)| *n).collect();
@@ -159,8 +157,7 @@ fn entry(label: &str, name: String, field: &Value) -> Result<Entry> {
         }
         list.iter().map(|n| n.as_u64().and_then(|n| usize::try_from(n).ok())).collect()
     };
-    let shape = numbers("shape")
-        .ok_or_else(|| fault("no valid shape".into(), &format!("a list of at most {MAX_RANK} lengths")))?;
+    let shape = numbers("shape").ok_or_else(|| fault("no valid shape".into(), &format!("a list of at most {MAX_RANK} lengths")))?;
     let (begin, end) = match numbers("data_offsets").as_deref() {
         Some([begin, end]) if begin <= end => (*begin, *end),
         _ => return Err(fault("no valid data_offsets".into(), "a list of begin and end")),
@@ -195,12 +192,7 @@ pub fn write(tensors: &[(String, RawTensor)]) -> Result<Vec<u8>> {
             return Err(Error::invalid("save", "name", METADATA, "the format keeps this name for itself; use another"));
         }
         let Some((_, dtype)) = NAMES.into_iter().find(|(d, _)| *d == t.dtype) else {
-            return Err(Error::Unsupported {
-                op: "save".into(),
-                dtype: t.dtype,
-                backend: ".safetensors".into(),
-                remedy: "save as .npy",
-            });
+            return Err(Error::Unsupported { op: "save".into(), dtype: t.dtype, backend: ".safetensors".into(), remedy: "save as .npy" });
         };
         let begin = payload.len();
         payload.extend_from_slice(&t.checked_bytes()?);
@@ -215,7 +207,12 @@ pub fn write(tensors: &[(String, RawTensor)]) -> Result<Vec<u8>> {
         header.push(' ');
     }
     if header.len() as u64 > MAX_HEADER {
-        return Err(Error::invalid("save", "header", format_args!("{} bytes", header.len()), "the format holds 100000000; use fewer or shorter names"));
+        return Err(Error::invalid(
+            "save",
+            "header",
+            format_args!("{} bytes", header.len()),
+            "the format holds 100000000; use fewer or shorter names",
+        ));
     }
     let mut out = Vec::with_capacity(8 + header.len() + payload.len());
     out.extend_from_slice(&(header.len() as u64).to_le_bytes());

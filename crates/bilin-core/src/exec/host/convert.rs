@@ -71,10 +71,28 @@ pub(super) trait Compute:
     + Send
     + Sync
     + PartialEq
-    + Convert<u8> + Convert<i8> + Convert<i16> + Convert<i32> + Convert<i64>
-    + Convert<f16> + Convert<bf16> + Convert<f32> + Convert<f64> + Convert<c64> + Convert<c128>
-    + From1<u8> + From1<i8> + From1<i16> + From1<i32> + From1<i64>
-    + From1<f16> + From1<bf16> + From1<f32> + From1<f64> + From1<c64> + From1<c128>
+    + Convert<u8>
+    + Convert<i8>
+    + Convert<i16>
+    + Convert<i32>
+    + Convert<i64>
+    + Convert<f16>
+    + Convert<bf16>
+    + Convert<f32>
+    + Convert<f64>
+    + Convert<c64>
+    + Convert<c128>
+    + From1<u8>
+    + From1<i8>
+    + From1<i16>
+    + From1<i32>
+    + From1<i64>
+    + From1<f16>
+    + From1<bf16>
+    + From1<f32>
+    + From1<f64>
+    + From1<c64>
+    + From1<c128>
 {
 }
 

@@ -15,7 +15,7 @@ fn loops(layout: &Layout) -> Vec<Loop<1>> {
     layout.shape().iter().zip(layout.strides()).map(|(&len, &s)| Loop { len, strides: [s] }).collect()
 }
 
-/// All positions, checked against the axis; negative ones count from the end.
+/// All positions, checked against the axis.
 fn positions(op: &OpName, index: &Source<'_>, layout: &Layout, len: usize) -> Result<Vec<usize>> {
     let bytes = host_bytes(op, index.buffer)?;
     let loops = loops(layout);
@@ -23,9 +23,9 @@ fn positions(op: &OpName, index: &Source<'_>, layout: &Layout, len: usize) -> Re
     for at in 0..layout.numel() {
         let mut one = [0i64];
         load_block(index.dtype, bytes, layout.offset() as isize + position(&loops, at)[0], 0, &mut one);
-        let i = if one[0] < 0 { one[0] + len as i64 } else { one[0] };
+        let i = one[0];
         if i < 0 || i >= len as i64 {
-            return Err(Error::invalid(op.clone(), "index", one[0], format!("want -{len} to {} for an axis of length {len}", len as i64 - 1)));
+            return Err(Error::invalid(op.clone(), "index", i, format!("want 0 to {} for an axis of length {len}", len as i64 - 1)));
         }
         out.push(i as usize);
     }

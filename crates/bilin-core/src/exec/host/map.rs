@@ -90,7 +90,14 @@ fn range<T: Scalar>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], s
     }
 }
 
-fn evaluate<T: Scalar>(job: &Job<'_>, stack: &mut [[T; BLOCK]; MAX_DEPTH], places: &[isize; 5], strides: &[isize; 5], n: usize, out: &[u8]) {
+fn evaluate<T: Scalar>(
+    job: &Job<'_>,
+    stack: &mut [[T; BLOCK]; MAX_DEPTH],
+    places: &[isize; 5],
+    strides: &[isize; 5],
+    n: usize,
+    out: &[u8],
+) {
     let mut top = 0;
     for prim in job.expr.prims() {
         macro_rules! push {

@@ -1,0 +1,124 @@
+//! Forward mode: a level is opened, tangents flow beside the values, the level is closed.
+
+use std::cell::Cell;
+
+use smallvec::smallvec;
+
+use super::reverse::{GradOptions, grad};
+use crate::ops::astype;
+use crate::schema::modes;
+use crate::shape::error::{Error, Result};
+use crate::tape::{Tangents, Tensor};
+
+thread_local! {
+    static OPEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Closes the innermost level when dropped, also on error.
+struct Level(u32, #[expect(dead_code, reason = "held for its drop")] modes::ModeGuard);
+
+impl Level {
+    fn open() -> Level {
+        let level = OPEN.get() + 1;
+        OPEN.set(level);
+        Level(level, modes::set_tangent_level(level))
+    }
+}
+impl Drop for Level {
+    fn drop(&mut self) {
+        OPEN.set(self.0 - 1);
+    }
+}
+
+fn check(x: &Tensor, v: &Tensor, op: &'static str) -> Result<()> {
+    if x.shape() != v.shape() || x.dtype() != v.dtype() {
+        let got = format!("of shape {} and {}", crate::shape_text(v.shape()), v.dtype());
+        return Err(Error::invalid(
+            op,
+            "tangent",
+            got,
+            format!("want the input's shape {} and {}", crate::shape_text(x.shape()), x.dtype()),
+        ));
+    }
+    Ok(())
+}
+
+/// The value of `f` at `x` and its derivative along `v`, exact, in one pass.
+///
+/// ```
+/// use bilin_core::{Device, Tensor, autograd};
+/// let x = Tensor::scalar(3f64, &Device::reference())?;
+/// let (y, t) = autograd::jvp(|x| x[0].mul(&x[0]), &[&x], &[&x.ones_like()?])?;
+/// assert_eq!((y.item::<f64>()?, t.item::<f64>()?), (9., 6.));
+/// # Ok::<(), bilin_core::Error>(())
+/// ```
+pub fn jvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Tensor]) -> Result<(Tensor, Tensor)> {
+    if x.len() != v.len() {
+        return Err(Error::invalid("jvp", "v", format!("{} tangents", v.len()), format!("want {}, one an input", x.len())));
+    }
+    for (x, v) in x.iter().zip(v) {
+        check(x, v, "jvp")?;
+    }
+    let level = Level::open();
+    let duals: Vec<Tensor> = x
+        .iter()
+        .zip(v)
+        .map(|(x, v)| {
+            let mut tangents: Tangents = x.tangents().iter().cloned().collect();
+            tangents.push((level.0, (*v).clone()));
+            x.with_tangents(tangents)
+        })
+        .collect();
+    let out = f(&duals)?;
+    let tangent = out.tangent(level.0).cloned();
+    let outer: Tangents = out.tangents().iter().filter(|(l, _)| *l < level.0).cloned().collect();
+    drop(level);
+    let value = out.with_tangents(outer);
+    let tangent = match tangent {
+        Some(t) => t,
+        None => value.zeros_like()?,
+    };
+    Ok((value, tangent))
+}
+
+/// The gradient of the real scalar `f` at `x` and the product of its Hessian with `v`: forward over reverse, nothing
+/// materialised. Cost: about two gradients more.
+pub fn hvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Tensor]) -> Result<Vec<Tensor>> {
+    if x.len() != v.len() {
+        return Err(Error::invalid("hvp", "v", format!("{} vectors", v.len()), format!("want {}, one an input", x.len())));
+    }
+    for (x, v) in x.iter().zip(v) {
+        check(x, v, "hvp")?;
+    }
+    let level = Level::open();
+    let duals: Result<Vec<Tensor>> = x
+        .iter()
+        .zip(v)
+        .map(|(x, v)| {
+            let mut tangents: Tangents = x.tangents().iter().cloned().collect();
+            tangents.push((level.0, (*v).clone()));
+            x.fresh_leaf()?.with_tangents(tangents).requires_grad_(true)
+        })
+        .collect();
+    let duals = duals?;
+    let _records = modes::set_grad_enabled(true);
+    let out = f(&duals)?;
+    let options = GradOptions { grad_outputs: vec![None], allow_unused: true, ..Default::default() };
+    let grads = grad(&[&out], &duals.iter().collect::<Vec<_>>(), &options)?;
+    let mut products = Vec::new();
+    for (g, x) in grads.iter().zip(x) {
+        products.push(match g.as_ref().and_then(|g| g.tangent(level.0)) {
+            Some(t) => astype(t, x.dtype())?,
+            None => x.zeros_like()?,
+        });
+    }
+    Ok(products)
+}
+
+impl Tensor {
+    /// The value as a new leaf, with the tangents of the levels outside.
+    pub(crate) fn fresh_leaf(&self) -> Result<Tensor> {
+        let tangents: Tangents = if self.tangents().is_empty() { smallvec![] } else { self.tangents().iter().cloned().collect() };
+        Ok(Tensor::with_history(self.view().clone(), None, tangents))
+    }
+}

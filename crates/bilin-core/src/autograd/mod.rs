@@ -1,0 +1,13 @@
+//! Derivatives: the reverse pass, forward mode, transforms built of both, and checks of gradients.
+
+mod check;
+mod forward;
+mod reverse;
+mod tensor;
+mod transforms;
+
+pub use check::{GradcheckOptions, gradcheck, gradgradcheck};
+pub use forward::{hvp, jvp};
+pub use reverse::{BackwardOptions, GradOptions, backward, grad};
+pub use tensor::HookHandle;
+pub use transforms::{hessian, jacobian, value_and_grad, vjp};

@@ -1,0 +1,402 @@
+//! The reverse pass: nodes in descending order of their making, so each is reached after all that read its results.
+
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::ops::{astype, contiguous, run_vjp};
+use crate::schema::modes;
+use crate::shape::dtype::DType;
+use crate::shape::error::{Error, OpName, Result};
+use crate::tape::{GradSlot, Grads, Node, NodeInput, Tensor};
+
+/// How [`backward`] runs.
+#[derive(Debug, Clone, Default)]
+pub struct BackwardOptions {
+    /// Cotangent of the output, of its shape; 1 for a real scalar where missing.
+    pub gradient: Option<Tensor>,
+    /// Keeps saved values for another pass; follows `create_graph` where missing.
+    pub retain_graph: Option<bool>,
+    /// Records the gradients' own computation.
+    pub create_graph: bool,
+}
+
+/// How [`grad`] runs.
+#[derive(Debug, Clone, Default)]
+pub struct GradOptions {
+    /// A cotangent for each output; 1 for a real scalar where missing.
+    pub grad_outputs: Vec<Option<Tensor>>,
+    /// Keeps saved values for another pass; follows `create_graph` where missing.
+    pub retain_graph: Option<bool>,
+    /// Records the gradients' own computation.
+    pub create_graph: bool,
+    /// Answers `None` for an input that no output depends on, instead of an error.
+    pub allow_unused: bool,
+}
+
+/// Where a gradient arrives: a result of a node, or a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Result(usize, usize),
+    Leaf(usize),
+}
+
+fn place(input: &NodeInput) -> Option<Place> {
+    match input {
+        NodeInput::Constant => None,
+        NodeInput::Leaf(slot) => Some(Place::Leaf(Arc::as_ptr(slot).addr())),
+        NodeInput::Interior(edge) => Some(Place::Result(Arc::as_ptr(&edge.node.0).addr(), edge.index)),
+    }
+}
+
+/// A sum of gradients that arrive in a fixed order; halves are summed in f32.
+struct Sum {
+    so_far: Option<Tensor>,
+}
+
+impl Sum {
+    fn add(&mut self, part: Tensor) -> Result<()> {
+        self.so_far = Some(match self.so_far.take() {
+            None => part,
+            Some(sum) if sum.dtype() == part.dtype() => sum.add(&part)?,
+            Some(sum) => sum.add(&astype(&part, sum.dtype())?)?,
+        });
+        Ok(())
+    }
+}
+
+/// A node or leaf that waits for its turn; later made comes first.
+struct Turn {
+    sequence: u64,
+    what: Target,
+}
+enum Target {
+    Node(Node),
+    Leaf(Arc<GradSlot>),
+}
+impl PartialEq for Turn {
+    fn eq(&self, other: &Turn) -> bool {
+        self.sequence == other.sequence
+    }
+}
+impl Eq for Turn {}
+impl PartialOrd for Turn {
+    fn partial_cmp(&self, other: &Turn) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Turn {
+    fn cmp(&self, other: &Turn) -> std::cmp::Ordering {
+        self.sequence.cmp(&other.sequence)
+    }
+}
+
+/// What a pass is for.
+enum Goal<'a> {
+    /// Into the leaves' `.grad`.
+    Leaves,
+    /// To these places alone.
+    Inputs(&'a HashSet<Place>),
+}
+
+struct Pass<'a> {
+    goal: Goal<'a>,
+    release: bool,
+    sums: HashMap<Place, Sum>,
+    /// How many consumers in this graph send a gradient to a place.
+    consumers: HashMap<Place, u32>,
+    /// Nodes from which a place of the goal can be reached; all of them for `Leaves`.
+    useful: HashSet<usize>,
+    captured: HashMap<Place, Tensor>,
+}
+
+impl Pass<'_> {
+    /// Counts consumers, and for `grad` marks the nodes worth visiting: an iterative walk, children after all parents
+    /// are pushed, results gathered in ascending order of making.
+    fn survey(&mut self, roots: &[NodeInput]) {
+        let mut seen: HashSet<usize> = HashSet::new();
+        let mut order: Vec<Node> = Vec::new();
+        let mut stack: Vec<Node> = Vec::new();
+        let visit = |input: &NodeInput, seen: &mut HashSet<usize>, stack: &mut Vec<Node>| {
+            if let NodeInput::Interior(edge) = input
+                && seen.insert(Arc::as_ptr(&edge.node.0).addr())
+            {
+                stack.push(edge.node.clone());
+            }
+        };
+        for root in roots {
+            visit(root, &mut seen, &mut stack);
+            if let Some(p) = place(root) {
+                *self.consumers.entry(p).or_default() += 1;
+            }
+        }
+        while let Some(node) = stack.pop() {
+            for input in node.inputs() {
+                visit(input, &mut seen, &mut stack);
+                if let Some(p) = place(input) {
+                    *self.consumers.entry(p).or_default() += 1;
+                }
+            }
+            order.push(node);
+        }
+        if let Goal::Inputs(wanted) = self.goal {
+            order.sort_unstable_by_key(|n| n.0.sequence);
+            for node in &order {
+                let leads = node.inputs().iter().any(|input| match (place(input), input) {
+                    (Some(p), _) if wanted.contains(&p) => true,
+                    (_, NodeInput::Interior(edge)) => self.useful.contains(&Arc::as_ptr(&edge.node.0).addr()),
+                    _ => false,
+                });
+                if leads {
+                    self.useful.insert(Arc::as_ptr(&node.0).addr());
+                }
+            }
+        }
+    }
+
+    fn is_needed(&self, input: &NodeInput) -> bool {
+        match (&self.goal, place(input), input) {
+            (_, None, _) => false,
+            (Goal::Leaves, ..) => true,
+            (Goal::Inputs(wanted), Some(p), _) if wanted.contains(&p) => true,
+            (Goal::Inputs(_), _, NodeInput::Interior(edge)) => self.useful.contains(&Arc::as_ptr(&edge.node.0).addr()),
+            _ => false,
+        }
+    }
+
+    fn send(&mut self, input: &NodeInput, grad: Tensor, heap: &mut BinaryHeap<Turn>, queued: &mut HashSet<usize>) -> Result<()> {
+        let Some(p) = place(input) else { return Ok(()) };
+        self.sums.entry(p).or_insert(Sum { so_far: None }).add(grad)?;
+        match input {
+            NodeInput::Interior(edge) => {
+                if queued.insert(Arc::as_ptr(&edge.node.0).addr()) {
+                    heap.push(Turn { sequence: edge.node.0.sequence, what: Target::Node(edge.node.clone()) });
+                }
+            }
+            NodeInput::Leaf(slot) => {
+                if queued.insert(Arc::as_ptr(slot).addr()) {
+                    heap.push(Turn { sequence: slot.sequence(), what: Target::Leaf(slot.clone()) });
+                }
+            }
+            NodeInput::Constant => {}
+        }
+        Ok(())
+    }
+
+    /// The dtype in which a consumer's part is computed: f32 for a half with several consumers, so that the sum is
+    /// rounded once.
+    fn part_dtype(&self, input: &NodeInput) -> Option<DType> {
+        let wanted = input.slot()?.grad_dtype();
+        let many = place(input).is_some_and(|p| self.consumers.get(&p).copied().unwrap_or(0) > 1);
+        Some(if many { wanted.accumulator() } else { wanted })
+    }
+
+    /// The finished gradient of a place, in its dtype, after the hooks.
+    fn finish(&mut self, p: Place, slot: &GradSlot) -> Result<Option<Tensor>> {
+        let Some(sum) = self.sums.remove(&p).and_then(|s| s.so_far) else { return Ok(None) };
+        let grad = slot.run_hooks(astype(&sum, slot.grad_dtype())?)?;
+        if let Goal::Inputs(wanted) = self.goal
+            && wanted.contains(&p)
+        {
+            self.captured.insert(p, grad.clone());
+        }
+        Ok(Some(grad))
+    }
+
+    fn run(&mut self, roots: Vec<(NodeInput, Tensor)>) -> Result<()> {
+        let inputs: Vec<NodeInput> = roots.iter().map(|(i, _)| i.clone()).collect();
+        self.survey(&inputs);
+        let (mut heap, mut queued) = (BinaryHeap::new(), HashSet::new());
+        for (input, grad) in roots {
+            self.send(&input, grad, &mut heap, &mut queued)?;
+        }
+        while let Some(turn) = heap.pop() {
+            match turn.what {
+                Target::Leaf(slot) => {
+                    if let Some(grad) = self.finish(Place::Leaf(Arc::as_ptr(&slot).addr()), &slot)?
+                        && matches!(self.goal, Goal::Leaves)
+                        && slot.is_wanted()
+                    {
+                        accumulate(&slot, grad)?;
+                    }
+                }
+                Target::Node(node) => self.visit(&node, &mut heap, &mut queued)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, node: &Node, heap: &mut BinaryHeap<Turn>, queued: &mut HashSet<usize>) -> Result<()> {
+        let id = Arc::as_ptr(&node.0).addr();
+        let mut g: SmallVec<[Option<Tensor>; 1]> = SmallVec::new();
+        for (i, slot) in node.0.outputs.iter().enumerate() {
+            let grad = self.finish(Place::Result(id, i), slot)?;
+            if let Some(grad) = &grad
+                && slot.is_wanted()
+            {
+                slot.set_grad(Some(grad.clone()));
+            }
+            g.push(grad);
+        }
+        if matches!(self.goal, Goal::Inputs(_)) && !self.useful.contains(&id) {
+            return Ok(());
+        }
+        let need: SmallVec<[Option<DType>; 2]> =
+            node.inputs().iter().map(|input| if self.is_needed(input) { self.part_dtype(input) } else { None }).collect();
+        let grads = run_vjp(node, &g, &need)?;
+        if self.release {
+            node.release();
+        }
+        for (input, grad) in node.inputs().iter().zip(grads) {
+            if let Some(grad) = grad {
+                self.send(input, grad, heap, queued)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds to a leaf's gradient: in its memory where nobody else holds it and nothing records.
+fn accumulate(slot: &GradSlot, grad: Tensor) -> Result<()> {
+    let records = modes::is_grad_enabled();
+    let sum = match slot.grad() {
+        Some(old) if records => old.add(&grad)?,
+        Some(old) => {
+            slot.set_grad(None);
+            if old.is_unshared() && old.dtype() == grad.dtype() && old.tangents().is_empty() && grad.tangents().is_empty() {
+                let added = old.add_(&grad);
+                slot.set_grad(Some(old));
+                return added;
+            }
+            let sum = old.add(&grad);
+            if sum.is_err() {
+                slot.set_grad(Some(old));
+            }
+            sum?
+        }
+        // Users change gradients in place: each has memory of its own, without repeated elements.
+        None if grad.layout().may_self_overlap() => contiguous(&grad)?,
+        None if !records && !grad.is_unshared() && grad.tangents().is_empty() => grad.copy()?,
+        None => grad,
+    };
+    slot.set_grad(Some(sum));
+    Ok(())
+}
+
+fn root(op: &'static str, output: &Tensor, gradient: Option<&Tensor>) -> Result<(NodeInput, Tensor)> {
+    let input = output.node_input();
+    if matches!(input, NodeInput::Constant) {
+        return Err(Error::invalid(op, "output", "a tensor without history", "call requires_grad_ on an input before computing it"));
+    }
+    let g = match gradient {
+        Some(g) => {
+            if g.shape() != output.shape() {
+                let got = format!("of shape {}", crate::shape_text(g.shape()));
+                return Err(Error::invalid(op, "gradient", got, format!("want the output's shape {}", crate::shape_text(output.shape()))));
+            }
+            if g.device() != output.device() {
+                return Err(Error::DeviceMismatch {
+                    op: op.into(),
+                    devices: vec![output.device().name().into(), g.device().name().into()],
+                });
+            }
+            if g.dtype() != output.dtype() {
+                return Err(Error::DtypeMismatch {
+                    op: op.into(),
+                    dtypes: vec![output.dtype(), g.dtype()],
+                    remedy: "the gradient has the output's dtype; convert with astype",
+                });
+            }
+            g.clone()
+        }
+        None => {
+            if output.numel() != 1 || output.dtype().is_complex() {
+                let got = format!("missing for an output of shape {} and {}", crate::shape_text(output.shape()), output.dtype());
+                return Err(Error::invalid(op, "gradient", got, "give a cotangent, or reduce the output to a real scalar"));
+            }
+            output.ones_like()?
+        }
+    };
+    Ok((input, g))
+}
+
+/// Adds the gradient of `output` to the `.grad` of every leaf that it depends on and that requires one.
+///
+/// Errors: `InvalidArgument` for an output without history or a missing cotangent, `VersionMismatch`, `GraphFreed`.
+pub fn backward(output: &Tensor, options: &BackwardOptions) -> Result<()> {
+    let root = root("backward", output, options.gradient.as_ref())?;
+    let _mode = modes::set_grad_enabled(options.create_graph);
+    let mut pass = pass(Goal::Leaves, !options.retain_graph.unwrap_or(options.create_graph));
+    pass.run(vec![root])
+}
+
+fn pass(goal: Goal<'_>, release: bool) -> Pass<'_> {
+    Pass { goal, release, sums: HashMap::new(), consumers: HashMap::new(), useful: HashSet::new(), captured: HashMap::new() }
+}
+
+/// The gradients of ⟨grad_outputs, outputs⟩ by `inputs`, leaves or interior tensors; `.grad` isn't touched, and an input asked
+/// for twice is answered twice.
+///
+/// ```
+/// use bilin_core::{Device, Tensor, autograd};
+/// let x = Tensor::from_slice(&[3f64], [1], &Device::reference())?.requires_grad_(true)?;
+/// let y = x.mul(&x)?.mul(&x)?.sum(.., false)?;
+/// let options = autograd::GradOptions { create_graph: true, ..Default::default() };
+/// let first = autograd::grad(&[&y], &[&x], &options)?[0].clone().unwrap();
+/// let second = autograd::grad(&[&first.sum(.., false)?], &[&x], &Default::default())?[0].clone().unwrap();
+/// assert_eq!((first.item::<f64>()?, second.item::<f64>()?), (27., 18.));
+/// # Ok::<(), bilin_core::Error>(())
+/// ```
+pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> Result<Vec<Option<Tensor>>> {
+    let mut roots = Vec::new();
+    for (i, output) in outputs.iter().enumerate() {
+        roots.push(root("grad", output, options.grad_outputs.get(i).and_then(Option::as_ref))?);
+    }
+    let places: Vec<Option<Place>> = inputs.iter().map(|t| place(&t.node_input())).collect();
+    let wanted: HashSet<Place> = places.iter().flatten().copied().collect();
+    let captured = {
+        let _mode = modes::set_grad_enabled(options.create_graph);
+        let mut pass = pass(Goal::Inputs(&wanted), !options.retain_graph.unwrap_or(options.create_graph));
+        pass.run(roots)?;
+        pass.captured
+    };
+    let mut out = Vec::new();
+    for (i, p) in places.into_iter().enumerate() {
+        let grad = p.and_then(|p| captured.get(&p).cloned());
+        if grad.is_none() && !options.allow_unused {
+            return Err(Error::invalid(
+                "grad",
+                "inputs",
+                format!("input {i}, on which no output depends"),
+                "set allow_unused to get None for it",
+            ));
+        }
+        out.push(grad);
+    }
+    Ok(out)
+}
+
+impl Node {
+    fn apply_with(&self, g: &Tensor, records: bool) -> Result<Grads> {
+        let op: OpName = self.schema().name.into();
+        let Some(slot) = self.0.outputs.first() else { return Ok(Grads::new()) };
+        if g.shape() != slot.shape.as_slice() {
+            let got = format!("of shape {}", crate::shape_text(g.shape()));
+            return Err(Error::invalid(op, "g", got, format!("want the result's shape {}", crate::shape_text(&slot.shape))));
+        }
+        let _mode = modes::set_grad_enabled(records);
+        let need: SmallVec<[Option<DType>; 2]> = self.inputs().iter().map(|i| i.slot().map(GradSlot::grad_dtype)).collect();
+        run_vjp(self, &[Some(g.clone())], &need)
+    }
+
+    /// The gradients of the operands for the cotangent `g`; `None` where none is needed. Nothing is released.
+    pub fn apply(&self, g: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(self.apply_with(g, false)?.into_vec())
+    }
+
+    /// The same, recorded: the gradients are differentiable again.
+    pub fn apply_for_graph(&self, g: &Tensor) -> Result<Vec<Option<Tensor>>> {
+        Ok(self.apply_with(g, true)?.into_vec())
+    }
+}

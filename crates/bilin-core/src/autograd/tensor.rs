@@ -1,0 +1,143 @@
+//! What tensors say of their gradients.
+
+use std::sync::Arc;
+
+use super::reverse::{BackwardOptions, backward};
+use crate::shape::dtype::DType;
+use crate::shape::error::{Error, Result};
+use crate::tape::{Edge, Node, NodeInput, Tensor};
+
+/// Takes a hook off again.
+#[derive(Debug, Clone)]
+pub struct HookHandle {
+    input: NodeInput,
+    id: u64,
+}
+
+impl HookHandle {
+    /// The hook won't run any more.
+    pub fn remove(&self) {
+        if let Some(slot) = self.input.slot() {
+            slot.remove_hook(self.id);
+        }
+    }
+}
+
+impl Tensor {
+    /// Says whether this leaf requires a gradient, and returns it. Errors: `DtypeMismatch` for integers and bool,
+    /// `InvalidArgument` for turning it off on an interior tensor.
+    pub fn requires_grad_(self, on: bool) -> Result<Tensor> {
+        if on && !self.dtype().is_differentiable() {
+            return Err(Error::DtypeMismatch {
+                op: "requires_grad_".into(),
+                dtypes: vec![self.dtype()],
+                remedy: "only floating and complex tensors have gradients; convert with astype",
+            });
+        }
+        if self.edge().is_some() {
+            return if on { Ok(self) } else { Err(Error::invalid("requires_grad_", "self", "an interior tensor", "use detach")) };
+        }
+        if on || self.leaf().is_some() {
+            self.leaf_or_init().set_wanted(on);
+        }
+        Ok(self)
+    }
+
+    /// Whether a gradient flows to or through this tensor.
+    pub fn requires_grad(&self) -> bool {
+        self.edge().is_some() || self.leaf().is_some_and(|l| l.is_wanted())
+    }
+
+    /// Whether no recorded op made it.
+    pub fn is_leaf(&self) -> bool {
+        self.edge().is_none()
+    }
+
+    /// The gradient accumulated so far, of a leaf or of an interior tensor that retains it.
+    pub fn grad(&self) -> Option<Tensor> {
+        match self.edge() {
+            None => self.leaf().and_then(|l| l.grad()),
+            Some(Edge { node, index }) => node.0.outputs.get(*index).and_then(|s| s.grad()),
+        }
+    }
+
+    /// Puts a gradient in place, or takes it away. Errors: `InvalidArgument` for another shape.
+    pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
+        if let Some(g) = &grad
+            && g.shape() != self.shape()
+        {
+            return Err(Error::invalid(
+                "set_grad",
+                "grad",
+                format!("of shape {}", crate::shape_text(g.shape())),
+                format!("want {}", crate::shape_text(self.shape())),
+            ));
+        }
+        self.leaf_or_init().set_grad(grad);
+        Ok(())
+    }
+
+    /// Forgets the gradient.
+    pub fn zero_grad(&self) {
+        if let Some(leaf) = self.leaf() {
+            leaf.set_grad(None);
+        }
+    }
+
+    /// The dtype in which the gradient of this leaf is kept: its own, or f32 for a half, into which products write without
+    /// rounding in between. Errors: `InvalidArgument` for an interior tensor or a dtype narrower than its own.
+    pub fn set_grad_dtype(&self, dtype: DType) -> Result<()> {
+        if self.edge().is_some() || (dtype != self.dtype() && !(self.dtype().is_half() && dtype == DType::F32)) {
+            return Err(Error::invalid("set_grad_dtype", "dtype", dtype, "want a leaf, and its dtype, or float32 for a half"));
+        }
+        self.leaf_or_init().set_grad_dtype(dtype);
+        Ok(())
+    }
+
+    /// The same memory without history.
+    pub fn detach(&self) -> Tensor {
+        Tensor::from_view(self.view().clone())
+    }
+
+    /// Keeps the gradient of this interior tensor for [`Tensor::grad`]; leaves keep theirs anyway.
+    pub fn retain_grad(&self) -> Result<()> {
+        match (self.edge(), self.requires_grad()) {
+            (_, false) => {
+                Err(Error::invalid("retain_grad", "self", "a tensor that requires no gradient", "call requires_grad_ on an input first"))
+            }
+            (Some(Edge { node, index }), _) => {
+                if let Some(slot) = node.0.outputs.get(*index) {
+                    slot.set_wanted(true);
+                }
+                Ok(())
+            }
+            (None, true) => Ok(()),
+        }
+    }
+
+    /// Shows every gradient that flows through this tensor to `hook`, once a pass, after all of its consumers have added to
+    /// it; a tensor that comes back takes its place. Hooks of leaves run before the gradient is added to `.grad`.
+    pub fn register_hook(&self, hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static) -> Result<HookHandle> {
+        let input = self.node_input();
+        let Some(slot) = input.slot() else {
+            return Err(Error::invalid("register_hook", "self", "a tensor that requires no gradient", "call requires_grad_ first"));
+        };
+        let id = slot.add_hook(Arc::new(hook));
+        Ok(HookHandle { input, id })
+    }
+
+    /// Adds the gradient of this real scalar to the `.grad` of the leaves it depends on.
+    pub fn backward(&self) -> Result<()> {
+        backward(self, &BackwardOptions::default())
+    }
+
+    /// [`Tensor::backward`] with a cotangent, or for another pass, or recorded.
+    pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
+        backward(self, &options)
+    }
+
+    /// The op that made this tensor, if it was recorded.
+    pub fn grad_fn(&self) -> Option<Node> {
+        self.edge().map(|e| e.node.clone())
+    }
+}

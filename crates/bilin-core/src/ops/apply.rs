@@ -1,0 +1,187 @@
+//! The one road from user to kernel.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::cast;
+use crate::exec::launch::View;
+use crate::schema::modes;
+use crate::schema::{AmpPolicy, Arity, OpSchema};
+use crate::shape::dtype::DType;
+use crate::shape::error::{Error, OpName, Result};
+use crate::tape::{Edge, Grads, Meta, Node, Op, Tangents, Tensor, Tensors};
+
+/// Runs an op: devices → determinism → effective dtypes → `infer` → casts → eval → record. Everything is checked before
+/// anything is cast or allocated.
+pub fn apply(op: Arc<dyn Op>, inputs: &[&Tensor]) -> Result<Tensors> {
+    let schema = op.schema();
+    let name = OpName::Borrowed(schema.name);
+    check_arity(schema, inputs.len())?;
+    check_devices(&name, inputs)?;
+    if !schema.deterministic && modes::are_deterministic_algorithms_enabled() {
+        return Err(Error::NonDeterministic { op: name, note: schema.determinism_note });
+    }
+    let scope = modes::autocast_dtype();
+    let metas: SmallVec<[Meta; 4]> =
+        inputs.iter().map(|t| Meta::new(t.shape(), scope.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope)))).collect();
+    let inference = op.infer(&metas)?;
+    let op = inference.lowered.unwrap_or(op);
+    let needs_cast = scope.is_some() && metas.iter().zip(inputs).any(|(m, t)| m.dtype != t.dtype());
+    if !needs_cast {
+        return run(op, inputs, &inference.outputs);
+    }
+    let mut casts: SmallVec<[Tensor; 4]> = SmallVec::new();
+    for (meta, t) in metas.iter().zip(inputs) {
+        casts.push(cast::astype(t, meta.dtype)?);
+    }
+    run(op, &casts.iter().collect::<SmallVec<[&Tensor; 4]>>(), &inference.outputs)
+}
+
+/// [`apply`] for an op with one result.
+pub fn apply_one(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
+    let name = op.schema().name;
+    let out = apply(Arc::new(op), inputs)?.into_iter().next();
+    out.ok_or_else(|| Error::invalid(name, "outputs", 0, "want one result"))
+}
+
+fn check_arity(schema: &OpSchema, count: usize) -> Result<()> {
+    let (fits, want) = match schema.arity {
+        Arity::Exact(n) => (count == usize::from(n), format!("want {n} operands")),
+        Arity::AtLeast(n) => (count >= usize::from(n), format!("want at least {n} operands")),
+    };
+    if fits { Ok(()) } else { Err(Error::invalid(schema.name, "operands", count, want)) }
+}
+
+fn check_devices(name: &OpName, inputs: &[&Tensor]) -> Result<()> {
+    if inputs.windows(2).all(|w| w[0].device() == w[1].device()) {
+        return Ok(());
+    }
+    Err(Error::DeviceMismatch { op: name.clone(), devices: inputs.iter().map(|t| t.device().name().to_owned()).collect() })
+}
+
+/// The dtype of an operand under the autocast scope `scope`.
+pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DType {
+    match (schema.amp_policy, t.dtype()) {
+        (AmpPolicy::Promote, DType::F16 | DType::Bf16 | DType::F32) => t.device().backend().autocast_dtype(scope),
+        (AmpPolicy::ForceFP32, DType::F16 | DType::Bf16) => DType::F32,
+        (_, dtype) => dtype,
+    }
+}
+
+fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
+    match op.rewrite(inputs) {
+        Some((op, others)) => evaluate(op, &others.iter().collect::<SmallVec<[&Tensor; 2]>>(), outputs),
+        None => evaluate(op, inputs, outputs),
+    }
+}
+
+fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
+    let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
+    let views = op.eval(&sources, outputs)?;
+    let level = modes::tangent_level();
+    let has_tangents = level > 0 && inputs.iter().any(|t| t.tangents().iter().any(|(l, _)| *l <= level));
+    let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
+    let node = records.then(|| {
+        let need: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
+        let keep = op.saves(&need);
+        let grad_dtypes: SmallVec<[DType; 1]> = outputs.iter().map(|o| grad_dtype(inputs, op.as_ref(), o.dtype)).collect();
+        Node::record(op.clone(), inputs, &views, &grad_dtypes, keep, has_tangents && keep.outputs != 0)
+    });
+    let edge = |index: usize, dtype: DType| match &node {
+        Some(node) if dtype.is_differentiable() => Some(Edge { node: node.clone(), index }),
+        _ => None,
+    };
+    let plain = views.into_iter().enumerate().map(|(i, v)| {
+        let edge = edge(i, v.dtype);
+        Tensor::with_history(v, edge, Tangents::new())
+    });
+    let outputs: Tensors = plain.collect();
+    if has_tangents { push_forward(&op, inputs, outputs, level) } else { Ok(outputs) }
+}
+
+/// The dtype in which the gradient of a result is wanted: its own, or across `astype` the source's, so that a sum of
+/// gradients isn't rounded on the way to a wider leaf.
+fn grad_dtype(inputs: &[&Tensor], op: &dyn Op, own: DType) -> DType {
+    match inputs {
+        [source] if op.schema().name == cast::ASTYPE.name && own.is_half() => {
+            let wanted = source.node_input().slot().map_or(source.dtype(), |s| s.grad_dtype());
+            if wanted.is_differentiable() && !wanted.is_complex() { wanted } else { own }
+        }
+        _ => own,
+    }
+}
+
+/// Tangents of the results, level by level from the outermost. A level's tangent is computed with only the levels
+/// outside it flowing, so nested levels never mix.
+fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
+    let mut levels: SmallVec<[u32; 2]> = inputs.iter().flat_map(|t| t.tangents()).map(|(l, _)| *l).filter(|l| *l <= level).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    let mut collected: SmallVec<[Tangents; 1]> = outputs.iter().map(|_| Tangents::new()).collect();
+    let owned: SmallVec<[Tensor; 2]> = inputs.iter().map(|t| (*t).clone()).collect();
+    for l in levels {
+        let _outer = modes::set_tangent_level(l - 1);
+        let _plain = modes::set_autocast(None);
+        let tangents: SmallVec<[Option<Tensor>; 2]> = inputs.iter().map(|t| t.tangent(l).cloned()).collect();
+        // Results as the levels outside see them.
+        let seen: Tensors =
+            outputs.iter().zip(&collected).map(|(o, t)| if t.is_empty() { o.clone() } else { o.with_tangents(t.clone()) }).collect();
+        let results = if op.is_multilinear() { replace_each(op, &owned, &tangents)? } else { op.jvp(&owned, &seen, &tangents)? };
+        for (into, t) in collected.iter_mut().zip(results) {
+            if let Some(t) = t {
+                into.push((l, t));
+            }
+        }
+    }
+    Ok(outputs.into_iter().zip(collected).map(|(o, t)| if t.is_empty() { o } else { o.with_tangents(t) }).collect())
+}
+
+fn replace_each(op: &Arc<dyn Op>, inputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
+    let mut sum: Grads = Grads::new();
+    for (i, tangent) in tangents.iter().enumerate() {
+        let Some(tangent) = tangent else { continue };
+        let operands: SmallVec<[&Tensor; 4]> = inputs.iter().enumerate().map(|(j, x)| if i == j { tangent } else { x }).collect();
+        for (j, part) in apply(op.clone(), &operands)?.into_iter().enumerate() {
+            match sum.get_mut(j) {
+                Some(slot) => {
+                    *slot = match slot.take() {
+                        Some(so_far) => Some(so_far.add(&part)?),
+                        None => Some(part),
+                    }
+                }
+                None => sum.push(Some(part)),
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// The gradients of a node's operands for the cotangents `g`: the op's rule, under the thread's grad mode, with autocast
+/// off. `need[i]` names the dtype in which operand i's gradient is wanted.
+pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
+    let _plain = modes::set_autocast(None);
+    let mut saved = node.unpack()?;
+    if node.0.recomputes {
+        let outputs = saved.all_inputs().map(|inputs| apply(node.0.op.clone(), &inputs)).transpose()?;
+        saved.set_outputs(outputs.into_iter().flatten());
+    }
+    let grads = node.0.op.vjp(&saved, need, g)?;
+    let op = node.schema().name;
+    let mut out = Grads::new();
+    for (i, want) in need.iter().enumerate() {
+        let grad = match (grads.get(i).cloned().flatten(), want) {
+            (Some(grad), Some(dtype)) => {
+                let want = &node.0.input_metas[i].shape;
+                if grad.shape() != want.as_slice() {
+                    let got = format!("a gradient of shape {:?} for operand {i}", grad.shape());
+                    return Err(Error::invalid(op, "vjp", got, format!("want the operand's shape {want:?}")));
+                }
+                Some(cast::astype(&grad, *dtype)?)
+            }
+            _ => None,
+        };
+        out.push(grad);
+    }
+    Ok(out)
+}

@@ -1,0 +1,175 @@
+//! The one product. Every product op lowers to it under its own schema, and its gradients are products again.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::apply::apply_one;
+use super::view::BROADCAST_TO;
+use crate::exec::call::{Conj, Precision};
+use crate::exec::launch::{self, View};
+use crate::schema::OpSchema;
+use crate::shape::dtype::{DType, Kind};
+use crate::shape::error::{Error, OpName, Result};
+use crate::shape::layout::Layout;
+use crate::shape::spec::{Axes, Axis, Spec};
+use crate::tape::{Grads, Inference, Meta, Op, Rewritten, Saved, Saves, Tensor};
+
+/// How a product is computed: its result's dtype and the least precision.
+///
+/// ```
+/// use bilin_core::{DType, Device, ProductOptions, Tensor};
+/// let a = Tensor::full([1, 2], 100, DType::I8, &Device::reference())?;
+/// let wide = a.matmul_with(&a.mt()?, ProductOptions::default().out_dtype(DType::I32))?;
+/// assert_eq!(wide.item::<i32>()?, 20_000);
+/// # Ok::<(), bilin_core::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProductOptions {
+    pub(crate) out_dtype: Option<DType>,
+    pub(crate) precision: Precision,
+}
+
+impl ProductOptions {
+    /// The result's dtype: the operands' own (default), f32 for f16 and bf16, a wider integer for integers.
+    pub fn out_dtype(mut self, dtype: DType) -> Self {
+        self.out_dtype = Some(dtype);
+        self
+    }
+
+    /// The least precision; a backend may do better.
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+}
+
+/// The result's dtype for operands of `dtype`, or why the wish can't be met.
+pub(super) fn result_dtype(op: &OpName, dtype: DType, wish: Option<DType>) -> Result<DType> {
+    let Some(out) = wish else { return Ok(dtype) };
+    let fits = match dtype.kind() {
+        Kind::Bool => out == DType::Bool,
+        Kind::Int => {
+            out.kind() == Kind::Int && out.size_bytes() >= dtype.size_bytes() && !(out.size_bytes() == dtype.size_bytes() && out != dtype)
+        }
+        Kind::Float => out == dtype || (dtype.is_half() && out == DType::F32),
+        Kind::Complex => out == dtype,
+    };
+    if fits {
+        return Ok(out);
+    }
+    Err(Error::DtypeMismatch {
+        op: op.clone(),
+        dtypes: vec![dtype, out],
+        remedy: "out_dtype may be the operands' dtype, float32 for halves, or a wider integer; convert with astype",
+    })
+}
+
+/// Dtype in which sums of products of the two operands are kept.
+fn accumulator(lhs: DType, rhs: DType, out: DType) -> DType {
+    match out.kind() {
+        Kind::Int | Kind::Bool => out,
+        _ => lhs.accumulator().max(rhs.accumulator()),
+    }
+}
+
+/// A contraction of two tensors under the schema of the op that asks for it.
+pub(super) fn contract(
+    schema: &'static OpSchema,
+    spec: Spec,
+    conj: [Conj; 2],
+    out_dtype: DType,
+    lhs: &Tensor,
+    rhs: &Tensor,
+) -> Result<Tensor> {
+    apply_one(Contract { schema, spec, conj, precision: Precision::Ieee, out_dtype }, &[lhs, rhs])
+}
+
+/// out[..] = Σ lhs[..]·rhs[..] over the labels absent from the result, either operand conjugated on request.
+#[derive(Debug, Clone)]
+pub(crate) struct Contract {
+    pub(crate) schema: &'static OpSchema,
+    pub(crate) spec: Spec,
+    pub(crate) conj: [Conj; 2],
+    pub(crate) precision: Precision,
+    pub(crate) out_dtype: DType,
+}
+
+impl Contract {
+    fn rotated(&self, spec: Spec, conj: [Conj; 2], out_dtype: DType) -> Contract {
+        Contract { schema: self.schema, spec, conj, precision: self.precision, out_dtype }
+    }
+}
+
+/// The source of a recorded `broadcast_to` view, and the operand's axes without the loops that it repeats.
+fn unbroadcast(t: &Tensor, axes: &[Axis]) -> Option<(Tensor, Axes)> {
+    let node = &t.edge()?.node;
+    if node.schema().name != BROADCAST_TO.name {
+        return None;
+    }
+    let source = &node.0.input_metas.first()?.shape;
+    let lead = t.rank() - source.len();
+    let axes = source.iter().enumerate().map(|(i, &len)| if len == t.shape()[lead + i] { axes[lead + i] } else { Axis::Unit }).collect();
+    let strides = t.strides()[lead..].into();
+    let layout = Layout::from_parts(&BROADCAST_TO.name.into(), source.clone(), strides, t.layout().offset()).ok()?;
+    Some((t.source(layout)?, axes))
+}
+
+impl Op for Contract {
+    fn schema(&self) -> &'static OpSchema {
+        self.schema
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
+        Ok(Inference::one(&self.spec.out_shape(&inputs[0].shape, &inputs[1].shape), self.out_dtype))
+    }
+
+    fn rewrite(&self, inputs: &[&Tensor]) -> Option<Rewritten> {
+        let [lhs, rhs] = [(inputs[0], self.spec.lhs()), (inputs[1], self.spec.rhs())].map(|(t, axes)| unbroadcast(t, axes));
+        if lhs.is_none() && rhs.is_none() {
+            return None;
+        }
+        let keep = |i: usize, axes: &[Axis]| (inputs[i].clone(), Axes::from_slice(axes));
+        // One after the other: a loop must stay in one of the two.
+        let (l, l_axes) = lhs
+            .filter(|(_, axes)| Spec::new(axes.clone(), self.spec.rhs().into(), self.spec.out().into()).is_some())
+            .unwrap_or_else(|| keep(0, self.spec.lhs()));
+        let (r, r_axes) = rhs
+            .filter(|(_, axes)| Spec::new(l_axes.clone(), axes.clone(), self.spec.out().into()).is_some())
+            .unwrap_or_else(|| keep(1, self.spec.rhs()));
+        let spec = Spec::new(l_axes, r_axes, self.spec.out().into())?;
+        Some((Arc::new(Contract { spec, ..self.clone() }), smallvec![l, r]))
+    }
+
+    fn eval(&self, inputs: &[&View], _outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
+        let accumulator = accumulator(inputs[0].dtype, inputs[1].dtype, self.out_dtype);
+        let op = self.schema.name.into();
+        Ok(smallvec![launch::contract(&op, &self.spec, inputs[0], inputs[1], self.conj, accumulator, self.precision, self.out_dtype)?])
+    }
+
+    fn saves(&self, need: &[bool]) -> Saves {
+        Saves { inputs: u64::from(need[1]) | u64::from(need[0]) << 1, outputs: 0 }
+    }
+
+    /// ∂lhs = contract(G, conj(rhs)) with (out, rhs → lhs) and ∂rhs = contract(conj(lhs), G) with (lhs, out → rhs); the
+    /// gradient of a conjugated operand is conjugated as a whole.
+    fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
+        let Some(g) = &g[0] else { return Ok(Grads::new()) };
+        let [l, r] = self.conj;
+        let other = |own: Conj, other: Conj| if own == Conj::Yes { other } else { other.flipped() };
+        let mut grads: Grads = smallvec![None, None];
+        if let Some(dtype) = need[0] {
+            let op = self.rotated(self.spec.for_lhs_grad(), [l, other(l, r)], dtype);
+            grads[0] = Some(apply_one(op, &[g, saved.input(1)?])?);
+        }
+        if let Some(dtype) = need[1] {
+            let op = self.rotated(self.spec.for_rhs_grad(), [other(r, l), r], dtype);
+            grads[1] = Some(apply_one(op, &[saved.input(0)?, g])?);
+        }
+        Ok(grads)
+    }
+
+    fn is_multilinear(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,37 @@
+//! `apply`, the one road from user to kernel, and the ops: schema, checks, evaluation and derivatives of each in one place.
+
+mod apply;
+mod cast;
+mod contract;
+mod einsum;
+mod elementwise;
+mod in_place;
+mod index;
+mod product;
+mod reduce;
+mod registry;
+mod softmax;
+mod view;
+
+pub(crate) use apply::run_vjp;
+pub use apply::{apply, apply_one};
+pub(crate) use cast::{astype, contiguous};
+pub use contract::ProductOptions;
+pub use einsum::{EinsumPath, einsum, einsum_path, einsum_with};
+pub use index::{concat, stack};
+pub use product::{Axes, dot, inner, matmul, matvec, outer, tensordot, tensordot_with, vecdot, vecdot_axis, vecmat};
+pub use reduce::Over;
+pub use registry::{Attrs, OpEntry, Sample, Values, entries, op_call, op_lookup, op_register, op_registry_all};
+pub use view::Index;
+
+/// The entries of each file of ops.
+static ENTRIES: &[&[OpEntry]] = &[
+    product::ENTRIES,
+    einsum::ENTRIES,
+    view::ENTRIES,
+    elementwise::ENTRIES,
+    reduce::ENTRIES,
+    softmax::ENTRIES,
+    index::ENTRIES,
+    cast::ENTRIES,
+];

@@ -1,0 +1,104 @@
+//! Modes of a thread: recording, autocast, determinism, the open levels of forward differentiation.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use crate::shape::dtype::DType;
+
+#[derive(Clone, Copy)]
+struct Modes {
+    records: bool,
+    autocast: Option<DType>,
+    deterministic: bool,
+    /// Tangents of this level and below flow; 0 for none.
+    level: u32,
+}
+
+thread_local! {
+    static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0 }) };
+}
+
+/// Puts one mode of this thread back when it is dropped.
+#[must_use = "the mode is put back when the guard is dropped"]
+pub struct ModeGuard {
+    restore: fn(&mut Modes, &Modes),
+    before: Modes,
+    /// Modes belong to a thread, so the guard stays on it.
+    not_send: PhantomData<*const ()>,
+}
+
+impl std::fmt::Debug for ModeGuard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ModeGuard")
+    }
+}
+
+impl Drop for ModeGuard {
+    fn drop(&mut self) {
+        let mut now = MODES.get();
+        (self.restore)(&mut now, &self.before);
+        MODES.set(now);
+    }
+}
+
+fn set(change: impl FnOnce(&mut Modes), restore: fn(&mut Modes, &Modes)) -> ModeGuard {
+    let before = MODES.get();
+    let mut now = before;
+    change(&mut now);
+    MODES.set(now);
+    ModeGuard { restore, before, not_send: PhantomData }
+}
+
+/// Whether ops of this thread are recorded.
+pub fn is_grad_enabled() -> bool {
+    MODES.get().records
+}
+
+/// Turns recording on or off until the guard is dropped.
+pub fn set_grad_enabled(on: bool) -> ModeGuard {
+    set(|m| m.records = on, |m, before| m.records = before.records)
+}
+
+/// Runs `f` without recording.
+pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
+    let _guard = set_grad_enabled(false);
+    f()
+}
+
+/// Runs `f` with recording, also inside [`no_grad`].
+pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
+    let _guard = set_grad_enabled(true);
+    f()
+}
+
+/// The dtype of the innermost autocast scope.
+pub fn autocast_dtype() -> Option<DType> {
+    MODES.get().autocast
+}
+
+/// Opens an autocast scope; `None` is a scope without casts.
+pub fn set_autocast(dtype: Option<DType>) -> ModeGuard {
+    set(|m| m.autocast = dtype, |m, before| m.autocast = before.autocast)
+}
+
+/// Whether this thread refuses ops that can't promise equal bits.
+pub fn are_deterministic_algorithms_enabled() -> bool {
+    MODES.get().deterministic
+}
+
+/// Refuses ops that can't promise equal bits, from now on, on this thread.
+pub fn use_deterministic_algorithms(on: bool) {
+    let mut now = MODES.get();
+    now.deterministic = on;
+    MODES.set(now);
+}
+
+/// The innermost level whose tangents flow; 0 for none.
+pub fn tangent_level() -> u32 {
+    MODES.get().level
+}
+
+/// Lets tangents up to `level` flow.
+pub fn set_tangent_level(level: u32) -> ModeGuard {
+    set(|m| m.level = level, |m, before| m.level = before.level)
+}

@@ -1,0 +1,9 @@
+//! Tensors, the nodes that recorded ops leave behind, and the trait of ops.
+
+mod node;
+mod op;
+mod tensor;
+
+pub use node::{Edge, GradSlot, Hook, Node, NodeInput, Saved, live_nodes};
+pub use op::{Grads, Inference, Meta, Op, Rewritten, Saves, Tensors};
+pub use tensor::{Tangents, Tensor};

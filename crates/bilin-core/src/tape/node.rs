@@ -1,0 +1,386 @@
+//! Recorded ops: what they came from, what they saved, where gradients are watched.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::op::{Meta, Op};
+use super::tensor::{Tangents, Tensor};
+use crate::exec::launch::View;
+use crate::schema::OpSchema;
+use crate::shape::dtype::DType;
+use crate::shape::error::{Error, Result};
+use crate::shape::layout::Dims;
+
+static SEQUENCE: AtomicU64 = AtomicU64::new(1);
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Number of recorded nodes alive in the process.
+pub fn live_nodes() -> usize {
+    LIVE.load(Relaxed)
+}
+
+/// Sees a gradient and may return another in its place.
+pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
+
+/// Result `index` of a recorded op.
+#[derive(Clone)]
+pub struct Edge {
+    /// The op.
+    pub node: Node,
+    /// Which of its results.
+    pub index: usize,
+}
+
+/// Where an operand of a recorded op came from.
+#[derive(Clone)]
+pub enum NodeInput {
+    /// No gradient goes there.
+    Constant,
+    /// A leaf that requires a gradient.
+    Leaf(Arc<GradSlot>),
+    /// Another recorded op.
+    Interior(Edge),
+}
+
+impl NodeInput {
+    /// The place where its gradient is watched.
+    pub(crate) fn slot(&self) -> Option<&GradSlot> {
+        match self {
+            NodeInput::Constant => None,
+            NodeInput::Leaf(slot) => Some(slot),
+            NodeInput::Interior(edge) => edge.node.0.outputs.get(edge.index),
+        }
+    }
+}
+
+/// Where the gradient of one tensor is watched and kept.
+pub struct GradSlot {
+    sequence: u64,
+    pub(crate) shape: Dims,
+    pub(crate) dtype: DType,
+    /// The dtype in which its gradient is wanted, as `DType as u8`.
+    grad_dtype: AtomicU8,
+    /// For leaves: requires a gradient. For interior tensors: retains it.
+    wanted: AtomicBool,
+    kept: OnceLock<Box<Kept>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    grad: Mutex<Option<Tensor>>,
+    hooks: Mutex<Vec<(u64, Hook)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl GradSlot {
+    fn new(sequence: u64, shape: &[usize], dtype: DType, grad_dtype: DType) -> GradSlot {
+        GradSlot {
+            sequence,
+            shape: Dims::from_slice(shape),
+            dtype,
+            grad_dtype: AtomicU8::new(grad_dtype as u8),
+            wanted: AtomicBool::new(false),
+            kept: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn leaf(shape: &[usize], dtype: DType) -> GradSlot {
+        GradSlot::new(SEQUENCE.fetch_add(1, Relaxed), shape, dtype, dtype)
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Relaxed)
+    }
+    pub(crate) fn set_wanted(&self, on: bool) {
+        self.wanted.store(on, Relaxed);
+    }
+    pub(crate) fn grad_dtype(&self) -> DType {
+        DType::ALL[usize::from(self.grad_dtype.load(Relaxed))]
+    }
+    pub(crate) fn set_grad_dtype(&self, dtype: DType) {
+        self.grad_dtype.store(dtype as u8, Relaxed);
+    }
+    pub(crate) fn grad(&self) -> Option<Tensor> {
+        self.kept.get().and_then(|k| lock(&k.grad).clone())
+    }
+    pub(crate) fn set_grad(&self, grad: Option<Tensor>) -> Option<Tensor> {
+        std::mem::replace(&mut lock(&self.kept.get_or_init(Box::default).grad), grad)
+    }
+    pub(crate) fn add_hook(&self, hook: Hook) -> u64 {
+        let id = SEQUENCE.fetch_add(1, Relaxed);
+        lock(&self.kept.get_or_init(Box::default).hooks).push((id, hook));
+        id
+    }
+    pub(crate) fn remove_hook(&self, id: u64) {
+        if let Some(kept) = self.kept.get() {
+            lock(&kept.hooks).retain(|(i, _)| *i != id);
+        }
+    }
+    /// The gradient after the hooks, in the order they were registered. No lock is held while they run.
+    pub(crate) fn run_hooks(&self, mut grad: Tensor) -> Result<Tensor> {
+        let hooks = self.kept.get().map_or_else(Vec::new, |k| lock(&k.hooks).clone());
+        for (_, hook) in hooks {
+            if let Some(other) = hook(&grad)? {
+                if other.shape() != grad.shape() || other.dtype() != grad.dtype() {
+                    let got = format!("a gradient of shape {:?} and {}", other.shape(), other.dtype());
+                    return Err(Error::invalid(
+                        "register_hook",
+                        "result",
+                        got,
+                        format!("want shape {:?} and {}", grad.shape(), grad.dtype()),
+                    ));
+                }
+                grad = other;
+            }
+        }
+        Ok(grad)
+    }
+}
+
+/// A value kept for backward, with the version it had.
+struct SavedValue {
+    value: Tensor,
+    version: u64,
+    /// A result of the node itself is kept without its edge, else the node would own itself.
+    output: Option<usize>,
+}
+
+/// What an op's gradient may read.
+pub struct Saved {
+    inputs: SmallVec<[Option<Tensor>; 2]>,
+    outputs: SmallVec<[Option<Tensor>; 1]>,
+    /// Shapes and dtypes of the operands.
+    pub input_metas: SmallVec<[Meta; 2]>,
+    /// Shapes and dtypes of the results.
+    pub output_metas: SmallVec<[Meta; 1]>,
+    name: &'static str,
+}
+
+impl Saved {
+    /// Operand `i`, which [`Op::saves`] asked for.
+    pub fn input(&self, i: usize) -> Result<&Tensor> {
+        self.inputs.get(i).and_then(Option::as_ref).ok_or_else(|| self.missing("input", i))
+    }
+
+    /// Result `i`, which [`Op::saves`] asked for.
+    pub fn output(&self, i: usize) -> Result<&Tensor> {
+        self.outputs.get(i).and_then(Option::as_ref).ok_or_else(|| self.missing("output", i))
+    }
+
+    /// All operands, where every one was kept.
+    pub(crate) fn all_inputs(&self) -> Option<SmallVec<[&Tensor; 2]>> {
+        self.inputs.iter().map(Option::as_ref).collect()
+    }
+
+    /// Results that were computed again.
+    pub(crate) fn set_outputs(&mut self, outputs: impl IntoIterator<Item = Tensor>) {
+        self.outputs = outputs.into_iter().map(Some).collect();
+    }
+
+    fn missing(&self, what: &'static str, i: usize) -> Error {
+        Error::invalid(self.name, what, format!("{i}, which wasn't saved"), "name it in Op::saves")
+    }
+}
+
+/// A recorded op. Clones are the same node.
+#[derive(Clone)]
+pub struct Node(pub(crate) Arc<NodeInner>);
+
+pub(crate) struct NodeInner {
+    pub(crate) op: Arc<dyn Op>,
+    pub(crate) sequence: u64,
+    pub(crate) inputs: SmallVec<[NodeInput; 2]>,
+    pub(crate) input_metas: SmallVec<[Meta; 2]>,
+    pub(crate) outputs: SmallVec<[GradSlot; 1]>,
+    /// Results that gradients read are computed again from the operands: kept ones would own the node through their
+    /// tangents.
+    pub(crate) recomputes: bool,
+    saved: Mutex<SavedState>,
+}
+
+enum SavedState {
+    Held(SmallVec<[Option<SavedValue>; 2]>),
+    Released,
+}
+
+impl Node {
+    /// Records `op`; `views` are its results, `keep` says which operands and results its gradients read.
+    pub(crate) fn record(
+        op: Arc<dyn Op>,
+        inputs: &[&Tensor],
+        views: &[View],
+        grad_dtypes: &[DType],
+        mut keep: super::op::Saves,
+        recomputes: bool,
+    ) -> Node {
+        let sequence = SEQUENCE.fetch_add(1, Relaxed);
+        if recomputes {
+            keep = super::op::Saves { inputs: u64::MAX, outputs: 0 };
+        }
+        let mut saved: SmallVec<[Option<SavedValue>; 2]> = SmallVec::new();
+        for (i, t) in inputs.iter().enumerate() {
+            let is_kept = i < 64 && keep.inputs >> i & 1 == 1;
+            saved.push(is_kept.then(|| SavedValue { value: (*t).clone(), version: t.version(), output: None }));
+        }
+        for (i, v) in views.iter().enumerate() {
+            let is_kept = keep.outputs >> i & 1 == 1;
+            saved.push(is_kept.then(|| SavedValue { value: Tensor::from_view(v.clone()), version: v.storage.version(), output: Some(i) }));
+        }
+        LIVE.fetch_add(1, Relaxed);
+        Node(Arc::new(NodeInner {
+            op,
+            sequence,
+            inputs: inputs.iter().map(|t| t.node_input()).collect(),
+            input_metas: inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect(),
+            outputs: views.iter().zip(grad_dtypes).map(|(v, &g)| GradSlot::new(sequence, v.layout.shape(), v.dtype, g)).collect(),
+            recomputes,
+            saved: Mutex::new(SavedState::Held(saved)),
+        }))
+    }
+
+    /// `MatmulBackward`, …
+    pub fn name(&self) -> String {
+        self.schema().node_name()
+    }
+
+    /// The schema of the user's op.
+    pub fn schema(&self) -> &'static OpSchema {
+        self.0.op.schema()
+    }
+
+    /// Where its operands came from.
+    pub fn inputs(&self) -> &[NodeInput] {
+        &self.0.inputs
+    }
+
+    /// Whether two handles are one node.
+    pub fn is_same(&self, other: &Node) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The saved values, each checked against its version.
+    pub(crate) fn unpack(&self) -> Result<Saved> {
+        let name = self.schema().name;
+        let guard = lock(&self.0.saved);
+        let SavedState::Held(values) = &*guard else {
+            return Err(Error::GraphFreed { op: name.into() });
+        };
+        let mut saved = Saved {
+            inputs: SmallVec::new(),
+            outputs: SmallVec::new(),
+            input_metas: self.0.input_metas.clone(),
+            output_metas: self.0.outputs.iter().map(|o| Meta { shape: o.shape.clone(), dtype: o.dtype }).collect(),
+            name,
+        };
+        for (i, value) in values.iter().enumerate() {
+            let tensor = match value {
+                None => None,
+                Some(kept) => {
+                    let current = kept.value.version();
+                    if current != kept.version {
+                        return Err(Error::VersionMismatch {
+                            op: name.into(),
+                            operand: i,
+                            shape: kept.value.shape().to_vec(),
+                            saved: kept.version,
+                            current,
+                        });
+                    }
+                    Some(match kept.output {
+                        None => kept.value.clone(),
+                        Some(index) => {
+                            let edge = Edge { node: self.clone(), index };
+                            Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
+                        }
+                    })
+                }
+            };
+            if i < self.0.inputs.len() {
+                saved.inputs.push(tensor);
+            } else {
+                saved.outputs.push(tensor);
+            }
+        }
+        Ok(saved)
+    }
+
+    /// Lets go of the saved values. A node that saved nothing can be gone through again.
+    pub(crate) fn release(&self) {
+        let mut guard = lock(&self.0.saved);
+        let has_values = matches!(&*guard, SavedState::Held(values) if values.iter().any(Option::is_some));
+        if has_values {
+            let old = std::mem::replace(&mut *guard, SavedState::Released);
+            drop(guard);
+            drop(old);
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+impl fmt::Debug for NodeInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeInput::Constant => f.write_str("Constant"),
+            NodeInput::Leaf(slot) => write!(f, "Leaf({:?})", slot.shape),
+            NodeInput::Interior(edge) => write!(f, "{:?}", edge.node),
+        }
+    }
+}
+impl fmt::Debug for Edge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}[{}]", self.node, self.index)
+    }
+}
+
+type Ruins = (SmallVec<[NodeInput; 2]>, SavedState, SmallVec<[GradSlot; 1]>);
+
+thread_local! {
+    /// What dropped nodes leave behind; `None` while nobody clears it.
+    static RUINS: RefCell<Option<Vec<Ruins>>> = const { RefCell::new(None) };
+}
+
+impl Drop for NodeInner {
+    /// Long chains drop without recursion: a node that is dropped while another is hands its parts to that one's loop.
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Relaxed);
+        let state = self.saved.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ruins = (std::mem::take(&mut self.inputs), std::mem::replace(state, SavedState::Released), std::mem::take(&mut self.outputs));
+        let mut mine = Some(ruins);
+        let is_outermost = RUINS.try_with(|r| {
+            let mut r = r.borrow_mut();
+            match r.as_mut() {
+                Some(list) => {
+                    list.extend(mine.take());
+                    false
+                }
+                None => {
+                    *r = Some(Vec::new());
+                    true
+                }
+            }
+        });
+        if is_outermost != Ok(true) {
+            return;
+        }
+        let mut next = mine;
+        while let Some(part) = next {
+            drop(part);
+            next = RUINS.with(|r| r.borrow_mut().as_mut().and_then(Vec::pop));
+        }
+        RUINS.with(|r| *r.borrow_mut() = None);
+    }
+}

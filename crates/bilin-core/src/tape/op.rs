@@ -1,0 +1,105 @@
+//! The trait of ops: everything the engine knows of one stands behind it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::node::Saved;
+use super::tensor::Tensor;
+use crate::exec::launch::View;
+use crate::schema::OpSchema;
+use crate::shape::dtype::DType;
+use crate::shape::error::Result;
+use crate::shape::layout::Dims;
+
+/// Shape and dtype of an operand or a result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// Lengths of the axes.
+    pub shape: Dims,
+    /// Element type.
+    pub dtype: DType,
+}
+
+impl Meta {
+    /// From a shape and a dtype.
+    pub fn new(shape: &[usize], dtype: DType) -> Meta {
+        Meta { shape: Dims::from_slice(shape), dtype }
+    }
+}
+
+/// What [`Op::infer`] found.
+#[derive(Debug)]
+pub struct Inference {
+    /// The results.
+    pub outputs: SmallVec<[Meta; 1]>,
+    /// The op that does the work and is recorded, under the user's schema, where that is another.
+    pub lowered: Option<Arc<dyn Op>>,
+}
+
+impl Inference {
+    /// One result, no lowering.
+    pub fn one(shape: &[usize], dtype: DType) -> Inference {
+        Inference { outputs: smallvec::smallvec![Meta::new(shape, dtype)], lowered: None }
+    }
+}
+
+/// What the needed gradients read: bit i of `inputs` for operand i, of `outputs` for result i.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Saves {
+    /// Operands.
+    pub inputs: u64,
+    /// Results.
+    pub outputs: u64,
+}
+
+/// Another op and its operands, for the same results.
+pub type Rewritten = (Arc<dyn Op>, SmallVec<[Tensor; 2]>);
+/// Results of an op.
+pub type Tensors = SmallVec<[Tensor; 1]>;
+/// A gradient or tangent for each operand or result; `None` is zero or not wanted.
+pub type Grads = SmallVec<[Option<Tensor>; 2]>;
+
+/// An op. Other crates may add their own: implement it, register the schema, call [`apply`](crate::apply).
+///
+/// Gradients are written in ops, so recorded they are differentiable again.
+pub trait Op: Debug + Send + Sync + 'static {
+    /// Name, version, promises.
+    fn schema(&self) -> &'static OpSchema;
+
+    /// Checks dtypes, then ranks, then sizes; says what comes out.
+    fn infer(&self, inputs: &[Meta]) -> Result<Inference>;
+
+    /// The same op over other operands, where that saves work in the gradient: a product of a broadcast view is one of its
+    /// source.
+    fn rewrite(&self, inputs: &[&Tensor]) -> Option<Rewritten> {
+        let _ = inputs;
+        None
+    }
+
+    /// Computes the results; `inputs` are as `infer` saw them.
+    fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>>;
+
+    /// What the gradients of the operands in `need` read.
+    fn saves(&self, need: &[bool]) -> Saves {
+        let _ = need;
+        Saves::default()
+    }
+
+    /// The gradient of every operand i for which `need[i]` names a dtype, in that dtype or one that `astype` brings there;
+    /// `g` are the cotangents of the results.
+    fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads>;
+
+    /// Whether the op is linear in each operand alone; then its tangent is the sum, over operands with a tangent, of the op
+    /// with that operand replaced, and [`Op::jvp`] is never called.
+    fn is_multilinear(&self) -> bool {
+        false
+    }
+
+    /// The tangents of the results, for operands of which some have tangents.
+    fn jvp(&self, inputs: &[Tensor], outputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
+        let _ = (inputs, outputs, tangents);
+        Ok(Grads::new())
+    }
+}

@@ -1,0 +1,161 @@
+//! The tensor: a view of shared memory and its place on the tape.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::node::{Edge, GradSlot, NodeInput};
+use crate::exec::device::Device;
+use crate::exec::launch::View;
+use crate::shape::dtype::DType;
+use crate::shape::layout::Layout;
+
+/// Tangents by level, ascending.
+pub type Tangents = SmallVec<[(u32, Tensor); 1]>;
+
+/// A strided array on a device. Clones share memory, history and gradient.
+///
+/// ```
+/// use bilin_core::{Device, Tensor};
+/// let x = Tensor::from_slice(&[1f32, 2., 3., 4.], [2, 2], &Device::reference())?;
+/// assert_eq!(x.matmul(&x)?.to_vec::<f32>()?, [7., 10., 15., 22.]);
+/// # Ok::<(), bilin_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor(Arc<Inner>);
+
+struct Inner {
+    view: View,
+    edge: Option<Edge>,
+    /// Set once by `requires_grad_`.
+    leaf: OnceLock<Arc<GradSlot>>,
+    tangents: Option<Box<Tangents>>,
+}
+
+impl Tensor {
+    /// A tensor without history.
+    pub fn from_view(view: View) -> Tensor {
+        Tensor::with_history(view, None, Tangents::new())
+    }
+
+    pub(crate) fn with_history(view: View, edge: Option<Edge>, tangents: Tangents) -> Tensor {
+        let tangents = (!tangents.is_empty()).then(|| Box::new(tangents));
+        Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), tangents }))
+    }
+
+    /// The operand of the node that made this view, as a tensor over `layout` of the same memory; `None` for tensors with
+    /// tangents, whose levels would be lost.
+    pub(crate) fn source(&self, layout: Layout) -> Option<Tensor> {
+        let view = View { layout, ..self.0.view.clone() };
+        match (self.edge()?.node.inputs().first()?, self.tangents()) {
+            (NodeInput::Interior(edge), []) => Some(Tensor::with_history(view, Some(edge.clone()), Tangents::new())),
+            (NodeInput::Leaf(slot), []) => {
+                let out = Tensor::from_view(view);
+                let _ = out.0.leaf.set(slot.clone());
+                Some(out)
+            }
+            _ => None,
+        }
+    }
+
+    /// The view of memory.
+    pub fn view(&self) -> &View {
+        &self.0.view
+    }
+
+    /// The op that made it and which of its results it is; `None` for leaves.
+    pub fn edge(&self) -> Option<&Edge> {
+        self.0.edge.as_ref()
+    }
+
+    /// Where its gradient goes, if it is a leaf that has required one.
+    pub(crate) fn leaf(&self) -> Option<&Arc<GradSlot>> {
+        self.0.leaf.get()
+    }
+
+    /// The same, made on first use.
+    pub(crate) fn leaf_or_init(&self) -> &Arc<GradSlot> {
+        self.0.leaf.get_or_init(|| Arc::new(GradSlot::leaf(self.shape(), self.dtype())))
+    }
+
+    /// What a recorded op keeps of where this operand came from.
+    pub(crate) fn node_input(&self) -> NodeInput {
+        match (&self.0.edge, self.leaf()) {
+            (Some(edge), _) => NodeInput::Interior(edge.clone()),
+            (None, Some(leaf)) if leaf.is_wanted() => NodeInput::Leaf(leaf.clone()),
+            _ => NodeInput::Constant,
+        }
+    }
+
+    /// Whether this handle is the only one of its tensor, and the tensor the only view of its memory.
+    pub(crate) fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.view.storage) == 1
+    }
+
+    /// Tangents of the open levels of forward differentiation.
+    pub(crate) fn tangents(&self) -> &[(u32, Tensor)] {
+        self.0.tangents.as_ref().map_or(&[], |t| t.as_slice())
+    }
+
+    /// The tangent of one level.
+    pub(crate) fn tangent(&self, level: u32) -> Option<&Tensor> {
+        self.tangents().iter().find(|(l, _)| *l == level).map(|(_, t)| t)
+    }
+
+    /// The same value and history with other tangents.
+    pub(crate) fn with_tangents(&self, tangents: Tangents) -> Tensor {
+        let out = Tensor::with_history(self.0.view.clone(), self.0.edge.clone(), tangents);
+        if let Some(leaf) = self.leaf() {
+            let _ = out.0.leaf.set(leaf.clone());
+        }
+        out
+    }
+
+    /// Lengths of the axes.
+    pub fn shape(&self) -> &[usize] {
+        self.0.view.layout.shape()
+    }
+    /// Strides in elements.
+    pub fn strides(&self) -> &[isize] {
+        self.0.view.layout.strides()
+    }
+    /// Shape, strides and offset.
+    pub fn layout(&self) -> &Layout {
+        &self.0.view.layout
+    }
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape().len()
+    }
+    /// Number of elements.
+    pub fn numel(&self) -> usize {
+        self.0.view.layout.numel()
+    }
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.0.view.dtype
+    }
+    /// Where it lives.
+    pub fn device(&self) -> &Device {
+        self.0.view.storage.device()
+    }
+    /// Whether its elements stand in row-major order without gaps.
+    pub fn is_contiguous(&self) -> bool {
+        self.0.view.layout.is_contiguous()
+    }
+    /// How often its memory was changed in place.
+    pub fn version(&self) -> u64 {
+        self.0.view.storage.version()
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({:?}, {}, {}", self.shape(), self.dtype(), self.device())?;
+        if let Some(edge) = self.edge() {
+            write!(f, ", {}", edge.node.name())?;
+        }
+        f.write_str(")")
+    }
+}

@@ -1,0 +1,190 @@
+//! Optimisers: they change leaves in place, under `no_grad`, in the leaf's memory.
+
+use bilin_core::{DType, Error, Result, Tensor, no_grad};
+
+/// The gradient of a parameter in its dtype, or `None` where there is none yet.
+fn gradient(p: &Tensor) -> Result<Option<Tensor>> {
+    p.grad().map(|g| g.detach().astype(p.dtype())).transpose()
+}
+
+fn check(params: &[Tensor]) -> Result<()> {
+    match params.iter().position(|p| !(p.is_leaf() && p.requires_grad())) {
+        None => Ok(()),
+        Some(i) => Err(Error::invalid(
+            "optim",
+            "params",
+            format!("number {i}, which requires no gradient"),
+            "give leaves after requires_grad_(true)",
+        )),
+    }
+}
+
+/// Stochastic gradient descent with momentum and weight decay.
+///
+/// v ← momentum·v + g + decay·p; p ← p − lr·v.
+#[derive(Debug)]
+pub struct Sgd {
+    params: Vec<Tensor>,
+    velocity: Vec<Option<Tensor>>,
+    /// Step size.
+    pub lr: f64,
+    /// Share of the last step that is kept.
+    pub momentum: f64,
+    /// Pull towards 0.
+    pub weight_decay: f64,
+}
+
+impl Sgd {
+    /// Plain descent on `params`. Errors: `InvalidArgument` for a parameter that isn't a leaf with a gradient.
+    pub fn new(params: &[Tensor], lr: f64) -> Result<Sgd> {
+        check(params)?;
+        Ok(Sgd { params: params.to_vec(), velocity: vec![None; params.len()], lr, momentum: 0.0, weight_decay: 0.0 })
+    }
+
+    /// One step; parameters without a gradient stay.
+    pub fn step(&mut self) -> Result<()> {
+        no_grad(|| {
+            for (p, velocity) in self.params.iter().zip(&mut self.velocity) {
+                let Some(mut g) = gradient(p)? else { continue };
+                if self.weight_decay != 0.0 {
+                    g = g.add(&p.mul_scalar(self.weight_decay)?)?;
+                }
+                if self.momentum != 0.0 {
+                    g = match velocity.take() {
+                        Some(v) => v.mul_scalar(self.momentum)?.add(&g)?,
+                        None => g,
+                    };
+                    *velocity = Some(g.clone());
+                }
+                p.sub_(&g.mul_scalar(self.lr)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets the gradients.
+    pub fn zero_grad(&self) {
+        self.params.iter().for_each(Tensor::zero_grad);
+    }
+
+    /// Named tensors that continue the run: `0.velocity`, …
+    pub fn state_dict(&self) -> Vec<(String, Tensor)> {
+        self.velocity.iter().enumerate().filter_map(|(i, v)| Some((format!("{i}.velocity"), v.clone()?))).collect()
+    }
+
+    /// Takes up a state of [`Sgd::state_dict`]. Errors: `InvalidArgument` for a shape or dtype that isn't the parameter's.
+    pub fn load_state_dict(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        let mut velocity = vec![None; self.params.len()];
+        for (i, slot) in velocity.iter_mut().enumerate() {
+            *slot = find(state, &format!("{i}.velocity"), &self.params[i])?;
+        }
+        self.velocity = velocity;
+        Ok(())
+    }
+}
+
+fn find(state: &[(String, Tensor)], name: &str, p: &Tensor) -> Result<Option<Tensor>> {
+    let Some((_, t)) = state.iter().find(|(n, _)| n == name) else { return Ok(None) };
+    if t.shape() != p.shape() || t.dtype() != p.dtype() {
+        return Err(Error::invalid(
+            "load_state_dict",
+            "state",
+            format!("{name} of shape {:?} and {}", t.shape(), t.dtype()),
+            format!("want {:?} and {}", p.shape(), p.dtype()),
+        ));
+    }
+    Ok(Some(t.copy()?))
+}
+
+/// Adam with decoupled weight decay. Source: Loshchilov and Hutter, "Decoupled weight decay regularization", ICLR 2019.
+#[derive(Debug)]
+pub struct AdamW {
+    params: Vec<Tensor>,
+    moments: Vec<Option<[Tensor; 2]>>,
+    steps: u64,
+    /// Step size.
+    pub lr: f64,
+    /// Decay of the running mean of gradients and of their squares.
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Pull towards 0, times the step size.
+    pub weight_decay: f64,
+}
+
+impl AdamW {
+    /// With betas 0.9 and 0.999, eps 1e-8, decay 0.01. Errors: `InvalidArgument` for a parameter that isn't a leaf with a
+    /// gradient.
+    pub fn new(params: &[Tensor], lr: f64) -> Result<AdamW> {
+        check(params)?;
+        Ok(AdamW {
+            params: params.to_vec(),
+            moments: vec![None; params.len()],
+            steps: 0,
+            lr,
+            betas: [0.9, 0.999],
+            eps: 1e-8,
+            weight_decay: 0.01,
+        })
+    }
+
+    /// One step; parameters without a gradient stay.
+    pub fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        let n = self.steps.min(i32::MAX as u64) as i32;
+        let [b1, b2] = self.betas;
+        let (scale1, scale2) = (1.0 - b1.powi(n), 1.0 - b2.powi(n));
+        no_grad(|| {
+            for (p, moments) in self.params.iter().zip(&mut self.moments) {
+                let Some(g) = gradient(p)? else { continue };
+                if moments.is_none() {
+                    *moments = Some([p.zeros_like()?, p.zeros_like()?]);
+                }
+                let Some([m, v]) = moments else { continue };
+                m.mul_(&m.scalar_like(b1)?)?;
+                m.add_(&g.mul_scalar(1.0 - b1)?)?;
+                v.mul_(&v.scalar_like(b2)?)?;
+                v.add_(&g.mul(&g)?.mul_scalar(1.0 - b2)?)?;
+                let root = v.mul_scalar(1.0 / scale2)?.sqrt()?.add_scalar(self.eps)?;
+                p.mul_(&p.scalar_like(1.0 - self.lr * self.weight_decay)?)?;
+                p.sub_(&m.mul_scalar(self.lr / scale1)?.div(&root)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Forgets the gradients.
+    pub fn zero_grad(&self) {
+        self.params.iter().for_each(Tensor::zero_grad);
+    }
+
+    /// Named tensors that continue the run: `step`, `0.mean`, `0.square`, …
+    pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
+        let mut out = Vec::new();
+        if let Some(p) = self.params.first() {
+            out.push(("step".to_owned(), Tensor::scalar(self.steps as i64, p.device())?));
+        }
+        for (i, moments) in self.moments.iter().enumerate() {
+            if let Some([m, v]) = moments {
+                out.push((format!("{i}.mean"), m.copy()?));
+                out.push((format!("{i}.square"), v.copy()?));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Takes up a state of [`AdamW::state_dict`]. Errors: `InvalidArgument` for a shape or dtype that isn't the parameter's.
+    pub fn load_state_dict(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        let steps = match state.iter().find(|(n, _)| n == "step") {
+            Some((_, t)) => t.astype(DType::I64)?.item::<i64>()?.max(0) as u64,
+            None => 0,
+        };
+        let mut moments = Vec::new();
+        for (i, p) in self.params.iter().enumerate() {
+            let pair = (find(state, &format!("{i}.mean"), p)?, find(state, &format!("{i}.square"), p)?);
+            moments.push(if let (Some(m), Some(v)) = pair { Some([m, v]) } else { None });
+        }
+        (self.steps, self.moments) = (steps, moments);
+        Ok(())
+    }
+}
