@@ -21,8 +21,11 @@ pub(crate) trait Acc: Pod + Default + Send + Sync {
     fn mul_add(a: Self, b: Self, acc: Self) -> Self;
     /// Sum of two block sums.
     fn plus(self, other: Self) -> Self;
-    /// 0 + a·b, equal to `mul_add` from +0.
-    fn product(a: Self, b: Self) -> Self;
+    /// The sum of one term. Fused, since a product that underflows keeps its sign only then.
+    #[inline(always)]
+    fn product(a: Self, b: Self) -> Self {
+        Self::mul_add(a, b, Self::default())
+    }
     /// Complex conjugate.
     fn conjugate(self) -> Self {
         self
@@ -32,7 +35,7 @@ pub(crate) trait Acc: Pod + Default + Send + Sync {
 }
 
 macro_rules! real {
-    ($t:ty, $micro:ident, $dtype:expr, |$a:ident, $b:ident| $product:expr) => {
+    ($t:ty, $micro:ident, $dtype:expr) => {
         impl Acc for $t {
             type Part = $t;
             const PARTS: usize = 1;
@@ -45,10 +48,6 @@ macro_rules! real {
             fn plus(self, other: Self) -> Self {
                 <$t as Scalar>::plus(self, other)
             }
-            #[inline(always)]
-            fn product($a: Self, $b: Self) -> Self {
-                $product
-            }
             #[inline]
             fn micro(isa: Isa, _is_swapped: bool) -> &'static Micro<$t> {
                 arch::$micro(isa)
@@ -56,12 +55,11 @@ macro_rules! real {
         }
     };
 }
-// Adding +0 turns −0 into +0, as the fused form does; a rounded product isn't changed by it otherwise.
-real!(f32, f32, DType::F32, |a, b| a * b + 0.0);
-real!(f64, f64, DType::F64, |a, b| a * b + 0.0);
-real!(i32, i32, DType::I32, |a, b| a.wrapping_mul(b));
-real!(i64, i64, DType::I64, |a, b| a.wrapping_mul(b));
-real!(u32, truth, DType::Bool, |a, b| a & b);
+real!(f32, f32, DType::F32);
+real!(f64, f64, DType::F64);
+real!(i32, i32, DType::I32);
+real!(i64, i64, DType::I64);
+real!(u32, truth, DType::Bool);
 
 macro_rules! complex {
     ($t:ty, $part:ty, $micro:ident, $dtype:expr) => {
@@ -78,10 +76,6 @@ macro_rules! complex {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 Self { re: self.re + other.re, im: self.im + other.im }
-            }
-            #[inline(always)]
-            fn product(a: Self, b: Self) -> Self {
-                Self::mul_add(a, b, Self::default())
             }
             #[inline(always)]
             fn conjugate(self) -> Self {
@@ -131,9 +125,9 @@ convert! {
     f64 => f64, |x| x;
     f64 => f32, |x| x as f32;
     f32 => f16, |x| f16::from_f32(x);
-    f64 => f16, |x| f16::from_f64(x);
+    f64 => f16, |x| f16::from_f32(to_odd(x));
     f32 => bf16, |x| narrow_bf16(x);
-    f64 => bf16, |x| bf16::from_f64(x);
+    f64 => bf16, |x| narrow_bf16(to_odd(x));
     c64 => c64, |x| x;
     c128 => c128, |x| x;
     c64 => c128, |x| c128::new(f64::from(x.re), f64::from(x.im));
@@ -180,4 +174,18 @@ fn narrow_bf16(x: f32) -> bf16 {
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let quiet = (bits >> 16) | 0x40;
     bf16::from_bits(if x.is_nan() { quiet } else { rounded } as u16)
+}
+
+/// f32 of an f64, inexact values with an odd last bit, so that rounding once more rounds as if from the f64.
+#[inline(always)]
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let bits = near.to_bits();
+    if f64::from(near) == x || x.is_nan() || bits & 1 == 1 {
+        near
+    } else if f64::from(near).abs() < x.abs() {
+        f32::from_bits(bits + 1)
+    } else {
+        f32::from_bits(bits - 1)
+    }
 }

@@ -38,6 +38,13 @@ pub(crate) struct Kernel {
     pub variant: Variant,
 }
 
+impl Kernel {
+    /// Complex and truth values never stand in memory as vectors hold them.
+    fn can_run(&self) -> bool {
+        self.variant != Variant::Direct || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
+    }
+}
+
 macro_rules! table {
     (@isa $name:literal $isa:ident) => {[
         table!(@kind $name $isa "f32" F32), table!(@kind $name $isa "f64" F64), table!(@kind $name $isa "c64" C64),
@@ -56,7 +63,7 @@ static TABLE: [[[Kernel; 4]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa
 
 /// Kernels that may run here: those of instruction sets up to `most`, best first.
 pub(crate) fn kernels(most: Isa) -> impl Iterator<Item = &'static Kernel> {
-    TABLE.iter().flatten().flatten().filter(move |k| k.isa <= most)
+    TABLE.iter().flatten().flatten().filter(move |k| k.isa <= most && k.can_run())
 }
 
 /// Kernels of one accumulator, best first, by index of [`Kind`].
