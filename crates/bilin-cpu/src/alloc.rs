@@ -1,0 +1,204 @@
+//! Host memory in blocks of 64-byte alignment, kept for reuse by size class.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::any::Any;
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once};
+
+use bilin_core::exec::buffer::Buffer;
+
+/// Alignment of every block.
+const ALIGN: usize = 64;
+/// Blocks up to here are kept by thread.
+const SMALL: usize = 4096;
+/// Blocks above aren't kept.
+const LARGEST_KEPT: usize = 64 << 20;
+/// Bytes kept in all by the shared lists.
+const MOST_KEPT: usize = 256 << 20;
+/// Blocks a thread keeps of each small class.
+const SMALL_KEPT: usize = 64;
+const SMALL_CLASSES: usize = 7;
+/// Four classes for each doubling from 4 KiB to 64 MiB.
+const CLASSES: usize = 4 * 14 + 1;
+
+static IN_USE: AtomicU64 = AtomicU64::new(0);
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+static POISON: AtomicBool = AtomicBool::new(false);
+static LISTS: [Mutex<Vec<Block>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+
+thread_local! {
+    static SMALL_LISTS: RefCell<[Vec<Block>; SMALL_CLASSES]> = const { RefCell::new([const { Vec::new() }; SMALL_CLASSES]) };
+}
+
+/// Whether fresh allocations are filled with 0xFF bytes (each float a NaN), so that reads of old contents show. Also
+/// on where the environment has `BILIN_POISON=1`.
+pub fn set_poison(on: bool) {
+    read_poison();
+    POISON.store(on, Ordering::Relaxed);
+}
+
+fn read_poison() -> bool {
+    static READ: Once = Once::new();
+    READ.call_once(|| {
+        if std::env::var("BILIN_POISON").is_ok_and(|v| v == "1") {
+            POISON.store(true, Ordering::Relaxed);
+        }
+    });
+    POISON.load(Ordering::Relaxed)
+}
+
+/// Bytes of live buffers.
+pub fn in_use_bytes() -> u64 {
+    IN_USE.load(Ordering::Relaxed)
+}
+
+/// Bytes that the free lists shared by all threads hold.
+pub fn kept_bytes() -> usize {
+    KEPT.load(Ordering::Relaxed)
+}
+
+/// Returns the memory of the shared free lists to the system.
+pub fn release_kept() {
+    for list in &LISTS {
+        let blocks = std::mem::take(&mut *list.lock().unwrap_or_else(|e| e.into_inner()));
+        KEPT.fetch_sub(blocks.iter().map(|b| b.len).sum(), Ordering::Relaxed);
+    }
+}
+
+/// The bytes of a block for a request, and its class.
+fn class(byte_len: usize) -> Option<(usize, usize)> {
+    if byte_len <= SMALL {
+        let len = byte_len.max(ALIGN).next_power_of_two();
+        return Some((len, (len / ALIGN).trailing_zeros() as usize));
+    }
+    if byte_len > LARGEST_KEPT {
+        return Some((byte_len.checked_next_multiple_of(ALIGN)?, usize::MAX));
+    }
+    let bits = byte_len.ilog2() as usize;
+    let step = 1usize << (bits - 2);
+    let len = byte_len.next_multiple_of(step);
+    let bits = len.ilog2() as usize;
+    Some((len, SMALL_CLASSES + 4 * (bits - 12) + (len >> (bits - 2)) % 4))
+}
+
+/// Memory that the system gave; every byte of it is initialised.
+struct Block {
+    first: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a block owns its memory alone.
+unsafe impl Send for Block {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn fresh(len: usize) -> Option<Block> {
+        let layout = Layout::from_size_align(len, ALIGN).ok()?;
+        // SAFETY: `class` never gives a length of 0.
+        let first = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Block { first, len })
+    }
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` bytes of the block's own, initialised by `alloc_zeroed`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the block is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: from `alloc_zeroed` with this length and alignment, which `fresh` found valid.
+        unsafe { dealloc(self.first.as_ptr(), Layout::from_size_align_unchecked(self.len, ALIGN)) }
+    }
+}
+
+/// Host memory of the CPU backend, aligned to 64 bytes.
+pub struct CpuBuffer {
+    block: Option<Block>,
+    byte_len: usize,
+    class: usize,
+}
+
+impl std::fmt::Debug for CpuBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuBuffer").field("byte_len", &self.byte_len).finish()
+    }
+}
+
+impl CpuBuffer {
+    /// `byte_len` bytes of any contents; `None` where the system has no room.
+    pub fn new(byte_len: usize) -> Option<CpuBuffer> {
+        let (len, class) = class(byte_len)?;
+        let kept = match class {
+            usize::MAX => None,
+            c if c < SMALL_CLASSES => SMALL_LISTS.try_with(|lists| lists.try_borrow_mut().ok()?[c].pop()).ok().flatten(),
+            c => {
+                let block = LISTS[c - SMALL_CLASSES].lock().unwrap_or_else(|e| e.into_inner()).pop();
+                if block.is_some() {
+                    KEPT.fetch_sub(len, Ordering::Relaxed);
+                }
+                block
+            }
+        };
+        let mut block = match kept {
+            Some(block) => block,
+            None => Block::fresh(len)?,
+        };
+        if read_poison() {
+            block.bytes_mut().fill(0xFF);
+        }
+        IN_USE.fetch_add(byte_len as u64, Ordering::Relaxed);
+        Some(CpuBuffer { block: Some(block), byte_len, class })
+    }
+}
+
+impl Drop for CpuBuffer {
+    fn drop(&mut self) {
+        IN_USE.fetch_sub(self.byte_len as u64, Ordering::Relaxed);
+        let Some(block) = self.block.take() else { return };
+        match self.class {
+            usize::MAX => {}
+            c if c < SMALL_CLASSES => {
+                let _ = SMALL_LISTS.try_with(|lists| {
+                    if let Ok(mut lists) = lists.try_borrow_mut() {
+                        if lists[c].len() < SMALL_KEPT {
+                            lists[c].push(block);
+                        }
+                    }
+                });
+            }
+            c => {
+                let len = block.len;
+                if KEPT.fetch_add(len, Ordering::Relaxed) + len <= MOST_KEPT {
+                    LISTS[c - SMALL_CLASSES].lock().unwrap_or_else(|e| e.into_inner()).push(block);
+                } else {
+                    KEPT.fetch_sub(len, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+impl Buffer for CpuBuffer {
+    fn byte_len(&self) -> usize {
+        self.byte_len
+    }
+    fn host(&self) -> Option<&[u8]> {
+        self.block.as_ref()?.bytes().get(..self.byte_len)
+    }
+    fn host_mut(&mut self) -> Option<&mut [u8]> {
+        self.block.as_mut()?.bytes_mut().get_mut(..self.byte_len)
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}

@@ -1,0 +1,200 @@
+//! AVX2 and FMA vectors.
+
+use core::arch::x86_64::*;
+
+use super::tile::{Micro, Tile, TileFn, micro, tile};
+use super::vector::{Cx, RealVector, Vector};
+
+/// −1 up to the lane, 0 after it, from a sliding window.
+static WINDOW32: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+static WINDOW64: [i64; 8] = [-1, -1, -1, -1, 0, 0, 0, 0];
+
+#[inline(always)]
+unsafe fn mask32(lanes: usize) -> __m256i {
+    debug_assert!(lanes <= 8);
+    // SAFETY: the caller has AVX2 and passes at most 8.
+    unsafe { _mm256_loadu_si256(WINDOW32.as_ptr().add(8 - lanes).cast()) }
+}
+#[inline(always)]
+unsafe fn mask64(lanes: usize) -> __m256i {
+    debug_assert!(lanes <= 4);
+    // SAFETY: the caller has AVX2 and passes at most 4.
+    unsafe { _mm256_loadu_si256(WINDOW64.as_ptr().add(4 - lanes).cast()) }
+}
+#[inline(always)]
+unsafe fn splat_u32(x: u32) -> __m256i {
+    // SAFETY: the caller has AVX2.
+    unsafe { _mm256_set1_epi32(x as i32) }
+}
+/// Low halves of 64-bit products, from 32-bit ones.
+#[inline(always)]
+unsafe fn mullo64(a: __m256i, b: __m256i) -> __m256i {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let cross = _mm256_mullo_epi32(a, _mm256_shuffle_epi32::<0xb1>(b));
+        let high = _mm256_add_epi32(_mm256_slli_epi64::<32>(cross), _mm256_and_si256(cross, _mm256_set1_epi64x(!0xffff_ffff)));
+        _mm256_add_epi64(_mm256_mul_epu32(a, b), high)
+    }
+}
+
+macro_rules! vector {
+    ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ident, $zero:ident, $set1:ident, $loadu:ident, $maskload:ident,
+     $storeu:ident, $maskstore:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name($reg);
+        impl Vector for $name {
+            type Part = $part;
+            const LANES: usize = $lanes;
+            const PARTS: usize = 1;
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                // SAFETY: the caller has AVX2.
+                unsafe { $name($zero()) }
+            }
+            #[inline(always)]
+            unsafe fn splat(at: *const $part) -> Self {
+                // SAFETY: the caller has AVX2 and gives a readable part.
+                unsafe { $name($set1(*at)) }
+            }
+            #[inline(always)]
+            unsafe fn load(at: *const $part) -> Self {
+                // SAFETY: the caller has AVX2 and gives LANES readable parts.
+                unsafe { $name($loadu(at.cast())) }
+            }
+            #[inline(always)]
+            unsafe fn load_part(at: *const $part, lanes: usize) -> Self {
+                // SAFETY: the caller has AVX2; lanes that are masked out aren't read.
+                unsafe { $name($maskload(at.cast(), $mask(lanes))) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, at: *mut $part) {
+                // SAFETY: the caller has AVX2 and gives LANES writable parts.
+                unsafe { $storeu(at.cast(), self.0) }
+            }
+            #[inline(always)]
+            unsafe fn store_part(self, at: *mut $part, lanes: usize) {
+                // SAFETY: the caller has AVX2; lanes that are masked out aren't written.
+                unsafe { $maskstore(at.cast(), $mask(lanes), self.0) }
+            }
+            #[inline(always)]
+            unsafe fn fma(a: Self, b: Self, acc: Self) -> Self {
+                let ($a, $b, $c) = (a.0, b.0, acc.0);
+                // SAFETY: the caller has AVX2 and FMA.
+                unsafe { $name($fma) }
+            }
+            #[inline(always)]
+            unsafe fn add(self, other: Self) -> Self {
+                let ($x, $y) = (self.0, other.0);
+                // SAFETY: the caller has AVX2.
+                unsafe { $name($add) }
+            }
+        }
+    };
+}
+
+vector!(
+    F32x8,
+    __m256,
+    f32,
+    8,
+    mask32,
+    _mm256_setzero_ps,
+    _mm256_set1_ps,
+    _mm256_loadu_ps,
+    _mm256_maskload_ps,
+    _mm256_storeu_ps,
+    _mm256_maskstore_ps,
+    |a, b, c| _mm256_fmadd_ps(a, b, c),
+    |x, y| _mm256_add_ps(x, y)
+);
+vector!(
+    F64x4,
+    __m256d,
+    f64,
+    4,
+    mask64,
+    _mm256_setzero_pd,
+    _mm256_set1_pd,
+    _mm256_loadu_pd,
+    _mm256_maskload_pd,
+    _mm256_storeu_pd,
+    _mm256_maskstore_pd,
+    |a, b, c| _mm256_fmadd_pd(a, b, c),
+    |x, y| _mm256_add_pd(x, y)
+);
+vector!(
+    I32x8,
+    __m256i,
+    i32,
+    8,
+    mask32,
+    _mm256_setzero_si256,
+    _mm256_set1_epi32,
+    _mm256_loadu_si256,
+    _mm256_maskload_epi32,
+    _mm256_storeu_si256,
+    _mm256_maskstore_epi32,
+    |a, b, c| _mm256_add_epi32(_mm256_mullo_epi32(a, b), c),
+    |x, y| _mm256_add_epi32(x, y)
+);
+vector!(
+    I64x4,
+    __m256i,
+    i64,
+    4,
+    mask64,
+    _mm256_setzero_si256,
+    _mm256_set1_epi64x,
+    _mm256_loadu_si256,
+    _mm256_maskload_epi64,
+    _mm256_storeu_si256,
+    _mm256_maskstore_epi64,
+    |a, b, c| _mm256_add_epi64(mullo64(a, b), c),
+    |x, y| _mm256_add_epi64(x, y)
+);
+vector!(
+    Truth8,
+    __m256i,
+    u32,
+    8,
+    mask32,
+    _mm256_setzero_si256,
+    splat_u32,
+    _mm256_loadu_si256,
+    _mm256_maskload_epi32,
+    _mm256_storeu_si256,
+    _mm256_maskstore_epi32,
+    |a, b, c| _mm256_or_si256(_mm256_and_si256(a, b), c),
+    |x, y| _mm256_or_si256(x, y)
+);
+
+impl RealVector for F32x8 {
+    #[inline(always)]
+    unsafe fn fnma(a: Self, b: Self, acc: Self) -> Self {
+        // SAFETY: the caller has FMA.
+        unsafe { F32x8(_mm256_fnmadd_ps(a.0, b.0, acc.0)) }
+    }
+}
+impl RealVector for F64x4 {
+    #[inline(always)]
+    unsafe fn fnma(a: Self, b: Self, acc: Self) -> Self {
+        // SAFETY: the caller has FMA.
+        unsafe { F64x4(_mm256_fnmadd_pd(a.0, b.0, acc.0)) }
+    }
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile<V::Part>) {
+    // SAFETY: the caller's promise.
+    unsafe { tile::<V, ROWS, VECTORS>(t) }
+}
+
+pub(crate) const F32: &Micro<f32> = micro!(run, F32x8, rows [1, 2, 3, 4], vectors [1, 2, 3]);
+pub(crate) const F64: &Micro<f64> = micro!(run, F64x4, rows [1, 2, 3, 4], vectors [1, 2, 3]);
+pub(crate) const I32: &Micro<i32> = micro!(run, I32x8, rows [1, 2, 3, 4], vectors [1, 2, 3]);
+pub(crate) const I64: &Micro<i64> = micro!(run, I64x4, rows [1, 2, 3, 4], vectors [1, 2]);
+pub(crate) const TRUTH: &Micro<u32> = micro!(run, Truth8, rows [1, 2, 3, 4], vectors [1, 2, 3]);
+pub(crate) const C64: [&Micro<f32>; 2] =
+    [micro!(run, Cx<F32x8, false>, rows [1, 2], vectors [1, 2]), micro!(run, Cx<F32x8, true>, rows [1, 2], vectors [1, 2])];
+pub(crate) const C128: [&Micro<f64>; 2] =
+    [micro!(run, Cx<F64x4, false>, rows [1, 2], vectors [1, 2]), micro!(run, Cx<F64x4, true>, rows [1, 2], vectors [1, 2])];

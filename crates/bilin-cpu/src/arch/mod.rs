@@ -1,0 +1,236 @@
+//! Instruction sets and micro-kernels. Outside this folder a kernel is reached through [`Micro::run`], which checks
+//! every position, and [`Isa::with`].
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod portable;
+pub(crate) mod tile;
+pub(crate) mod vector;
+
+use std::sync::OnceLock;
+
+use crate::contract::disjoint::Shared;
+use tile::{MAX_ROWS, Micro, Tile};
+
+/// An instruction set, the poorest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// What every processor has.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, DQ, BW and VL.
+    Avx512,
+}
+
+impl Isa {
+    /// The richest set that the processor has, at most the one that `BILIN_ISA` (`portable`, `avx2`, `avx512`) names.
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let cap = match std::env::var("BILIN_ISA").as_deref() {
+                Ok("portable") => Isa::Portable,
+                Ok("avx2") => Isa::Avx2,
+                _ => Isa::Avx512,
+            };
+            Isa::detected().min(cap)
+        })
+    }
+
+    /// The richest set that the processor has.
+    pub fn detected() -> Isa {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let has_avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
+            let has_avx512 = std::is_x86_feature_detected!("avx512f")
+                && std::is_x86_feature_detected!("avx512dq")
+                && std::is_x86_feature_detected!("avx512bw")
+                && std::is_x86_feature_detected!("avx512vl");
+            match (has_avx2, has_avx512) {
+                (true, true) => return Isa::Avx512,
+                (true, false) => return Isa::Avx2,
+                _ => {}
+            }
+        }
+        Isa::Portable
+    }
+
+    /// Runs scalar code compiled for this set, so that a fused multiply-add is one instruction. A set that the
+    /// processor lacks runs as portable code.
+    #[inline]
+    pub(crate) fn with<W: Work>(self, work: W) -> W::Output {
+        #[cfg(target_arch = "x86_64")]
+        if self.min(Isa::best_detected()) >= Isa::Avx2 {
+            // SAFETY: the processor has AVX2 and FMA.
+            return unsafe { with_fma(work) };
+        }
+        work.run()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    fn best_detected() -> Isa {
+        static DETECTED: OnceLock<Isa> = OnceLock::new();
+        *DETECTED.get_or_init(Isa::detected)
+    }
+}
+
+/// Scalar code to compile once per instruction set; `run` must be `#[inline(always)]`.
+pub(crate) trait Work {
+    /// What it returns.
+    type Output;
+    /// The code.
+    fn run(self) -> Self::Output;
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn with_fma<W: Work>(work: W) -> W::Output {
+    work.run()
+}
+
+/// The micro-kernels of a dtype, per instruction set; the processor has the set.
+macro_rules! pick {
+    ($name:ident: $t:ty) => {
+        /// Micro-kernels of an instruction set, at most the richest that the processor has.
+        #[inline]
+        pub(crate) fn $name(isa: Isa) -> $t {
+            #[cfg(target_arch = "x86_64")]
+            match isa.min(Isa::best_detected()) {
+                Isa::Avx512 => return avx512_of::$name(),
+                Isa::Avx2 => return avx2_of::$name(),
+                Isa::Portable => {}
+            }
+            let _ = isa;
+            portable_of::$name()
+        }
+    };
+}
+macro_rules! sets {
+    ($room:ident from $set:ident) => {
+        mod $room {
+            use super::tile::Micro;
+            use super::$set as set;
+            #[inline(always)]
+            pub(super) fn f32() -> &'static Micro<f32> {
+                set::F32
+            }
+            #[inline(always)]
+            pub(super) fn f64() -> &'static Micro<f64> {
+                set::F64
+            }
+            #[inline(always)]
+            pub(super) fn i32() -> &'static Micro<i32> {
+                set::I32
+            }
+            #[inline(always)]
+            pub(super) fn i64() -> &'static Micro<i64> {
+                set::I64
+            }
+            #[inline(always)]
+            pub(super) fn truth() -> &'static Micro<u32> {
+                set::TRUTH
+            }
+            #[inline(always)]
+            pub(super) fn c64() -> [&'static Micro<f32>; 2] {
+                set::C64
+            }
+            #[inline(always)]
+            pub(super) fn c128() -> [&'static Micro<f64>; 2] {
+                set::C128
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+sets!(avx512_of from avx512);
+#[cfg(target_arch = "x86_64")]
+sets!(avx2_of from avx2);
+sets!(portable_of from portable);
+pick!(f32: &'static Micro<f32>);
+pick!(f64: &'static Micro<f64>);
+pick!(i32: &'static Micro<i32>);
+pick!(i64: &'static Micro<i64>);
+pick!(truth: &'static Micro<u32>);
+pick!(c64: [&'static Micro<f32>; 2]);
+pick!(c128: [&'static Micro<f64>; 2]);
+
+/// One operand of a tile: memory, first element, where rows begin (`a`) and the step of k, in parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a, P> {
+    /// The memory.
+    pub data: &'a [P],
+    /// First element.
+    pub at: isize,
+    /// From one k to the next.
+    pub step: isize,
+}
+
+#[inline(always)]
+fn reach(at: isize, step: isize, count: usize) -> (isize, isize) {
+    let end = at + step * (count as isize - 1);
+    if step < 0 { (end, at) } else { (at, end) }
+}
+
+#[inline(always)]
+fn row_reach(rows: &[isize]) -> (isize, isize) {
+    let mut low = rows[0];
+    let mut high = rows[0];
+    for &r in &rows[1..] {
+        low = low.min(r);
+        high = high.max(r);
+    }
+    (low, high)
+}
+
+impl<P: Copy> Micro<P> {
+    /// One tile: `rows` of `a` begin at `a_rows`, those of `c` at `c_rows`; `cols` columns of `b` and `c` stand side by
+    /// side. Positions are checked; `parts` is 2 for complex.
+    #[expect(clippy::too_many_arguments, reason = "one call site per driver, all arguments distinct")]
+    #[inline(always)]
+    pub(crate) fn run(
+        &self,
+        terms: usize,
+        parts: usize,
+        a: Lines<'_, P>,
+        a_rows: &[isize],
+        b: Lines<'_, P>,
+        c: &Shared<'_, P>,
+        c_at: isize,
+        c_rows: &[isize],
+        cols: usize,
+        first: bool,
+    ) {
+        let rows = a_rows.len();
+        let vectors = cols.div_ceil(self.lanes);
+        assert!(
+            terms > 0 && cols > 0 && rows > 0 && rows <= MAX_ROWS && rows <= self.rows && vectors <= self.vectors && c_rows.len() == rows
+        );
+        // Complex tiles are padded to whole vectors.
+        let width = if parts == 2 { vectors * self.lanes * 2 } else { cols } as isize;
+        let (low, high) = row_reach(a_rows);
+        let (k_low, k_high) = reach(a.at, a.step, terms);
+        assert!(low + k_low >= 0 && high + k_high + parts as isize <= a.data.len() as isize);
+        let (k_low, k_high) = reach(b.at, b.step, terms);
+        assert!(k_low >= 0 && k_high + width <= b.data.len() as isize);
+        let (low, high) = row_reach(c_rows);
+        assert!(low + c_at >= 0 && high + c_at + width <= c.len() as isize);
+        let tile = Tile {
+            terms,
+            a: a.data.as_ptr().wrapping_offset(a.at),
+            a_rows: a_rows.as_ptr(),
+            a_k: a.step,
+            b: b.data.as_ptr().wrapping_offset(b.at),
+            b_k: b.step,
+            c: c.as_ptr().wrapping_offset(c_at),
+            c_rows: c_rows.as_ptr(),
+            cols,
+            first,
+        };
+        // SAFETY: the asserts place every element that the tile names inside its memory; `Shared` is only written at
+        // positions that belong to the running task; `pick!` hands out kernels of sets that the processor has.
+        unsafe { self.tiles[(rows - 1) * self.vectors + vectors - 1](&tile) }
+    }
+}

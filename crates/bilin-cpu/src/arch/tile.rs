@@ -1,0 +1,125 @@
+//! The micro-kernel: one tile of a product over one block of k.
+
+use super::vector::Vector;
+
+/// Most rows of a tile.
+pub(crate) const MAX_ROWS: usize = 8;
+
+/// One tile: `c[i, j] = Σ a[i, k]·b[k, j]`, or that added to `c`. Offsets and strides count parts.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile<P> {
+    /// Terms.
+    pub terms: usize,
+    /// First element of `a`, and where its rows begin.
+    pub a: *const P,
+    /// At least as many as the tile has rows.
+    pub a_rows: *const isize,
+    /// From one k to the next.
+    pub a_k: isize,
+    /// First element of `b`; its columns stand side by side.
+    pub b: *const P,
+    /// From one k to the next.
+    pub b_k: isize,
+    /// First element of `c`; its columns stand side by side.
+    pub c: *mut P,
+    /// Where its rows begin.
+    pub c_rows: *const isize,
+    /// Columns.
+    pub cols: usize,
+    /// Whether `c` is replaced.
+    pub first: bool,
+}
+
+/// A micro-kernel for one number of rows and vectors.
+pub(crate) type TileFn<P> = unsafe fn(&Tile<P>);
+
+/// The micro-kernels of one vector type.
+pub(crate) struct Micro<P: 'static> {
+    /// Most rows of a tile.
+    pub rows: usize,
+    /// Most vectors across.
+    pub vectors: usize,
+    /// Columns in a vector.
+    pub lanes: usize,
+    /// Row-major by (rows − 1, vectors − 1).
+    pub tiles: &'static [TileFn<P>],
+}
+
+/// Generates `Micro` for a vector type from the wrapper `$f::<V, ROWS, VECTORS>`.
+macro_rules! micro {
+    (@row $f:ident, $v:ty, $r:literal, [$($n:literal),*]) => { [$($f::<$v, $r, $n> as TileFn<<$v as Vector>::Part>),*] };
+    ($f:ident, $v:ty, rows [$($r:literal),*], vectors $n:tt) => {{
+        const LISTS: &[&[TileFn<<$v as Vector>::Part>]] = &[$(&micro!(@row $f, $v, $r, $n)),*];
+        const ROWS: usize = LISTS.len();
+        const VECTORS: usize = LISTS[0].len();
+        const FLAT: [TileFn<<$v as Vector>::Part>; ROWS * VECTORS] = {
+            let mut flat = [LISTS[0][0]; ROWS * VECTORS];
+            let mut i = 0;
+            while i < ROWS * VECTORS {
+                flat[i] = LISTS[i / VECTORS][i % VECTORS];
+                i += 1;
+            }
+            flat
+        };
+        const MICRO: &Micro<<$v as Vector>::Part> = &Micro { rows: ROWS, vectors: VECTORS, lanes: <$v as Vector>::LANES, tiles: &FLAT };
+        MICRO
+    }};
+}
+pub(crate) use micro;
+
+/// # Safety
+/// Every element that the tile names is readable (`a`, `b`) or writable (`c`), nothing else accesses `c`'s meanwhile,
+/// and the processor has the vector's instruction set.
+#[inline(always)]
+pub(crate) unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile<V::Part>) {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        if t.cols == VECTORS * V::LANES {
+            sum::<V, ROWS, VECTORS, false>(t);
+        } else {
+            sum::<V, ROWS, VECTORS, true>(t);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: bool>(t: &Tile<V::Part>) {
+    let step = V::LANES * V::PARTS;
+    let last = t.cols.wrapping_sub((VECTORS - 1) * V::LANES);
+    // SAFETY: the caller's promise covers every element read or written; `wrapping_offset` makes no claim on its own.
+    unsafe {
+        let mut acc = [[V::zero(); VECTORS]; ROWS];
+        let mut rows = [t.a; ROWS];
+        for i in 0..ROWS {
+            rows[i] = t.a.wrapping_offset(*t.a_rows.add(i));
+        }
+        let (mut at, mut b) = (0isize, t.b);
+        for _ in 0..t.terms {
+            let mut line = [V::zero(); VECTORS];
+            for j in 0..VECTORS {
+                let from = b.wrapping_add(j * step);
+                line[j] = if RAGGED && j == VECTORS - 1 { V::load_part(from, last) } else { V::load(from) };
+            }
+            for i in 0..ROWS {
+                let x = V::splat(rows[i].wrapping_offset(at));
+                for j in 0..VECTORS {
+                    acc[i][j] = V::fma(x, line[j], acc[i][j]);
+                }
+            }
+            at = at.wrapping_add(t.a_k);
+            b = b.wrapping_offset(t.b_k);
+        }
+        for i in 0..ROWS {
+            let row = t.c.wrapping_offset(*t.c_rows.add(i));
+            for j in 0..VECTORS {
+                let to = row.wrapping_add(j * step);
+                let is_part = RAGGED && j == VECTORS - 1;
+                let mut x = acc[i][j];
+                if !t.first {
+                    x = if is_part { V::load_part(to, last) } else { V::load(to) }.add(x);
+                }
+                if is_part { x.store_part(to, last) } else { x.store(to) }
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What a micro-kernel needs of a vector of accumulators.
+
+/// A vector of `LANES` accumulators; a complex one keeps real and imaginary parts apart.
+///
+/// Methods are `unsafe` because they read or write through raw pointers, and because those of one instruction set may
+/// only run where the processor has it.
+pub(crate) trait Vector: Copy {
+    /// Scalar in packed memory.
+    type Part: Copy;
+    /// Accumulators in the vector.
+    const LANES: usize;
+    /// Scalars of one accumulator: 2 for complex, else 1.
+    const PARTS: usize;
+    /// All +0.
+    unsafe fn zero() -> Self;
+    /// One element (its parts stand side by side) in every lane.
+    unsafe fn splat(at: *const Self::Part) -> Self;
+    /// All lanes: real parts, then imaginary parts.
+    unsafe fn load(at: *const Self::Part) -> Self;
+    /// The first `lanes` lanes, the others 0. Complex vectors read all: their memory is padded.
+    unsafe fn load_part(at: *const Self::Part, lanes: usize) -> Self;
+    /// Writes all lanes.
+    unsafe fn store(self, at: *mut Self::Part);
+    /// Writes the first `lanes` lanes. Complex vectors write all.
+    unsafe fn store_part(self, at: *mut Self::Part, lanes: usize);
+    /// acc + a·b by the rule of the dtype.
+    unsafe fn fma(a: Self, b: Self, acc: Self) -> Self;
+    /// Sum.
+    unsafe fn add(self, other: Self) -> Self;
+}
+
+/// A real vector that can also subtract a product.
+pub(crate) trait RealVector: Vector {
+    /// acc − a·b, rounded once.
+    unsafe fn fnma(a: Self, b: Self, acc: Self) -> Self;
+}
+
+/// A complex vector. `SWAPPED` says that `a` is the call's rhs and `b` its lhs: the two products of the imaginary part
+/// are added in the order of the call's operands.
+#[derive(Clone, Copy)]
+pub(crate) struct Cx<V, const SWAPPED: bool> {
+    re: V,
+    im: V,
+}
+
+impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
+    type Part = V::Part;
+    const LANES: usize = V::LANES;
+    const PARTS: usize = 2;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: the caller's promise about the instruction set.
+        unsafe { Cx { re: V::zero(), im: V::zero() } }
+    }
+    #[inline(always)]
+    unsafe fn splat(at: *const V::Part) -> Self {
+        // SAFETY: the caller gives two readable parts.
+        unsafe { Cx { re: V::splat(at), im: V::splat(at.add(1)) } }
+    }
+    #[inline(always)]
+    unsafe fn load(at: *const V::Part) -> Self {
+        // SAFETY: the caller gives 2·LANES readable parts.
+        unsafe { Cx { re: V::load(at), im: V::load(at.add(V::LANES)) } }
+    }
+    #[inline(always)]
+    unsafe fn load_part(at: *const V::Part, _lanes: usize) -> Self {
+        // SAFETY: complex panels are padded to whole vectors.
+        unsafe { Self::load(at) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, at: *mut V::Part) {
+        // SAFETY: the caller gives 2·LANES writable parts.
+        unsafe {
+            self.re.store(at);
+            self.im.store(at.add(V::LANES));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, at: *mut V::Part, _lanes: usize) {
+        // SAFETY: complex tiles are padded to whole vectors.
+        unsafe { self.store(at) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self, b: Self, acc: Self) -> Self {
+        // SAFETY: the caller's promise about the instruction set.
+        unsafe {
+            let re = V::fnma(a.im, b.im, V::fma(a.re, b.re, acc.re));
+            let im = if SWAPPED { V::fma(a.re, b.im, V::fma(a.im, b.re, acc.im)) } else { V::fma(a.im, b.re, V::fma(a.re, b.im, acc.im)) };
+            Cx { re, im }
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: the caller's promise about the instruction set.
+        unsafe { Cx { re: self.re.add(other.re), im: self.im.add(other.im) } }
+    }
+}

@@ -1,0 +1,146 @@
+//! Products whose operands are read where they stand: small ones, batches of them, matrix times vector.
+
+use bilin_core::shape::plan::{Loop, Plan};
+
+use super::element::Acc;
+use super::job::{Job, Oriented};
+use crate::arch::Lines;
+use crate::arch::tile::MAX_ROWS;
+use crate::threads;
+
+/// Bytes of columns' operand up to which reading it in place costs less than packing it.
+const NEAR_BYTES: usize = 96 << 10;
+/// The same for the rows' operand.
+const ROWS_NEAR_BYTES: usize = 512 << 10;
+
+/// Strides of one loop, zero where there is none.
+fn only(loops: &[Loop<3>]) -> Option<[isize; 3]> {
+    match loops {
+        [] => Some([0; 3]),
+        [one] => Some(one.strides),
+        _ => None,
+    }
+}
+
+/// Strides by role, once rows and columns are chosen.
+#[derive(Clone, Copy)]
+pub(crate) struct Strides {
+    is_swapped: bool,
+    /// From row to row in a and out.
+    rows: [isize; 2],
+    /// From k to k in a and b.
+    k: [isize; 2],
+}
+
+fn strides<A: Acc>(plan: &Plan, is_swapped: bool, width: usize) -> Option<Strides> {
+    let [_, m, n, k] = plan.sizes();
+    let (m_loops, n_loops, k_loops) = (only(plan.m())?, only(plan.n())?, only(plan.k())?);
+    let (a, b) = if is_swapped { (1, 0) } else { (0, 1) };
+    let (row_count, column_count, by_row, by_column) = if is_swapped { (n, m, n_loops, m_loops) } else { (m, n, m_loops, n_loops) };
+    if column_count > 1 && (by_column[b] != 1 || by_column[2] != 1) {
+        return None;
+    }
+    let size = size_of::<A>();
+    let is_near = |stride: isize, count: usize, most: usize| stride.unsigned_abs().saturating_mul(count).saturating_mul(size) <= most;
+    if row_count > 2 * MAX_ROWS && !is_near(k_loops[b], k, NEAR_BYTES) && column_count > 1 {
+        return None;
+    }
+    let a_span = by_row[a].unsigned_abs().saturating_mul(row_count).max(k_loops[a].unsigned_abs().saturating_mul(k));
+    if column_count > 2 * width && row_count > 1 && !is_near(a_span as isize, 1, ROWS_NEAR_BYTES) {
+        return None;
+    }
+    Some(Strides { is_swapped, rows: [by_row[a], by_row[2]], k: [k_loops[a], k_loops[b]] })
+}
+
+/// Whether, and how, a job can be read in place.
+pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Strides> {
+    if A::PARTS != 1 {
+        return None;
+    }
+    job.lhs.plain()?;
+    job.rhs.plain()?;
+    job.out.plain()?;
+    let [_, m, n, _] = job.plan.sizes();
+    let micro = A::micro(job.isa, false);
+    let width = micro.lanes * micro.vectors;
+    let across_n = strides::<A>(job.plan, false, width);
+    match across_n {
+        Some(s) if n > 1 || m == 1 => Some(s),
+        _ => strides::<A>(job.plan, true, width).or(across_n),
+    }
+}
+
+/// Runs a job that [`accepts`] took.
+pub(crate) fn run<A: Acc>(job: &Job<'_, A>, s: Strides) -> Option<()> {
+    let o = job.oriented(s.is_swapped);
+    let data = (o.a.1.plain()?, o.b.1.plain()?);
+    let [batch, _, _, k] = job.plan.sizes();
+    let [rows, columns] = o.sizes;
+    let cost = rows.saturating_mul(columns).saturating_mul(k);
+    let micro = o.micro;
+    let width = micro.lanes * micro.vectors;
+    let (mut row_step, mut column_step) = (rows, columns);
+    if cost.saturating_mul(batch) >= threads::SERIAL_BELOW && batch < 8 {
+        let want = 4 * threads::current_threads() / batch;
+        if want > 1 {
+            if rows >= micro.rows * want {
+                row_step = rows.div_ceil(want).next_multiple_of(micro.rows);
+            } else if columns > width {
+                column_step = columns.div_ceil(want).next_multiple_of(width);
+            }
+        }
+    }
+    let (row_parts, column_parts) = (rows.div_ceil(row_step), columns.div_ceil(column_step));
+    let parts = row_parts * column_parts;
+    if batch == 1 && parts == 1 {
+        area(job, &o, &s, data, 0, [0, rows], [0, columns]);
+        return Some(());
+    }
+    threads::for_each(batch * parts, cost / parts + 16, &|task| {
+        let (row, column) = (task % parts / column_parts * row_step, task % column_parts * column_step);
+        area(job, &o, &s, data, task / parts, [row, rows.min(row + row_step)], [column, columns.min(column + column_step)]);
+    });
+    Some(())
+}
+
+#[inline]
+fn area<A: Acc>(
+    job: &Job<'_, A>,
+    o: &Oriented<'_, A>,
+    s: &Strides,
+    data: (&[A::Part], &[A::Part]),
+    batch: usize,
+    rows: [usize; 2],
+    columns: [usize; 2],
+) {
+    let Some(out) = job.out.plain() else { return };
+    let bases = job.bases(batch);
+    let micro = o.micro;
+    let k = job.plan.sizes()[3];
+    let mut a_rows = [0isize; MAX_ROWS];
+    let mut c_rows = [0isize; MAX_ROWS];
+    for i in 0..micro.rows.min(rows[1] - rows[0]) {
+        a_rows[i] = i as isize * s.rows[0];
+        c_rows[i] = i as isize * s.rows[1];
+    }
+    let width = micro.lanes * micro.vectors;
+    let mut from = 0;
+    while from < k {
+        let terms = A::BLOCK.min(k - from);
+        let mut row = rows[0];
+        while row < rows[1] {
+            let count = micro.rows.min(rows[1] - row);
+            let a = Lines { data: data.0, at: bases[o.a.0] + row as isize * s.rows[0] + from as isize * s.k[0], step: s.k[0] };
+            let mut column = columns[0];
+            while column < columns[1] {
+                let across = width.min(columns[1] - column);
+                let b = Lines { data: data.1, at: bases[o.b.0] + column as isize + from as isize * s.k[1], step: s.k[1] };
+                let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
+                micro.run(terms, 1, a, &a_rows[..count], b, out, c_at, &c_rows[..count], across, from == 0);
+                column += across;
+            }
+            row += count;
+        }
+        from += terms;
+    }
+}

@@ -1,0 +1,223 @@
+//! Operands and results behind one interface per accumulator, so that drivers are compiled once per accumulator.
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use super::disjoint::Shared;
+use super::element::{Acc, Convert};
+use super::steps::Steps;
+
+/// An operand, read as accumulators (and conjugated where the call says so).
+pub(crate) trait Source<A: Acc>: Sync {
+    /// `dst.len()` elements from `at`, `step` apart.
+    fn gather(&self, at: isize, step: isize, dst: &mut [A]);
+    /// A panel of rows: row-major where k is the nearer axis, else k-major. Returns the strides of a row and of k.
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, dst: &mut [A]) -> (usize, usize);
+    /// A panel of columns, k-major: columns side by side; complex ones as groups of `lanes` real, then imaginary parts,
+    /// padded with zeros.
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, lanes: usize, dst: &mut [A::Part]);
+    /// The elements, where they stand in memory as accumulators.
+    fn plain(&self) -> Option<&[A::Part]>;
+}
+
+/// Where a result goes.
+pub(crate) trait Sink<A: Acc>: Sync {
+    /// The elements, where they stand in memory as real accumulators.
+    fn plain(&self) -> Option<&Shared<'_, A::Part>>;
+    /// Writes `src` from `at`, `step` apart.
+    fn scatter(&self, at: isize, step: isize, src: &[A]);
+    /// Writes elements at `base` plus each of `columns`. `src` holds them as a tile row does.
+    fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
+}
+
+/// A typed operand.
+pub(crate) struct In<'a, S, F> {
+    /// Its memory.
+    pub data: &'a [S],
+    /// Whether it is conjugated.
+    pub is_conj: bool,
+    /// The conversion.
+    pub convert: PhantomData<F>,
+}
+
+impl<S: Pod + Sync, F> In<'_, S, F> {
+    #[inline(always)]
+    fn get<A: Acc>(&self, at: isize) -> A
+    where
+        F: Convert<S, A>,
+    {
+        self.turned(F::convert(self.data[at as usize]))
+    }
+    #[inline(always)]
+    fn turned<A: Acc>(&self, x: A) -> A {
+        if A::PARTS == 2 && self.is_conj { x.conjugate() } else { x }
+    }
+    #[inline(always)]
+    fn slice(&self, at: isize, len: usize) -> &[S] {
+        &self.data[at as usize..][..len]
+    }
+}
+
+impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> {
+    fn gather(&self, at: isize, step: isize, dst: &mut [A]) {
+        if step == 1 {
+            let len = dst.len();
+            for (d, &s) in dst.iter_mut().zip(self.slice(at, len)) {
+                *d = self.turned(F::convert(s));
+            }
+        } else {
+            for (i, d) in dst.iter_mut().enumerate() {
+                *d = self.get(at + i as isize * step);
+            }
+        }
+    }
+
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, dst: &mut [A]) -> (usize, usize) {
+        let (m, k) = (rows.at.len(), ks.at.len());
+        if ks.stride == Some(1) && !(m > 1 && rows.stride == Some(1)) {
+            for (&r, line) in rows.at.iter().zip(dst.chunks_exact_mut(k)) {
+                for (d, &s) in line.iter_mut().zip(self.slice(base + r + ks.at[0], k)) {
+                    *d = self.turned(F::convert(s));
+                }
+            }
+            return (k, 1);
+        }
+        for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(m)) {
+            if rows.stride == Some(1) {
+                for (d, &s) in line.iter_mut().zip(self.slice(base + kk + rows.at[0], m)) {
+                    *d = self.turned(F::convert(s));
+                }
+            } else {
+                for (d, &r) in line.iter_mut().zip(rows.at) {
+                    *d = self.get(base + kk + r);
+                }
+            }
+        }
+        (1, m)
+    }
+
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, lanes: usize, dst: &mut [A::Part]) {
+        let n = columns.at.len();
+        if A::PARTS == 2 {
+            let width = n.next_multiple_of(lanes) * 2;
+            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(width)) {
+                for (group, at) in line.chunks_exact_mut(2 * lanes).zip(columns.at.chunks(lanes)) {
+                    let (re, im) = group.split_at_mut(lanes);
+                    for (j, &c) in at.iter().enumerate() {
+                        let x: A = self.get(base + kk + c);
+                        let parts = bytemuck::bytes_of(&x);
+                        let parts: &[A::Part] = bytemuck::cast_slice(parts);
+                        (re[j], im[j]) = (parts[0], parts[1]);
+                    }
+                    re[at.len()..].fill(A::Part::default());
+                    im[at.len()..].fill(A::Part::default());
+                }
+            }
+            return;
+        }
+        let dst: &mut [A] = bytemuck::cast_slice_mut(dst);
+        if columns.stride == Some(1) {
+            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(n)) {
+                for (d, &s) in line.iter_mut().zip(self.slice(base + kk + columns.at[0], n)) {
+                    *d = self.turned(F::convert(s));
+                }
+            }
+        } else if ks.stride == Some(1) {
+            // Short runs of k, so that the lines written to stay in the nearest cache.
+            for (from, lines) in (0..ks.at.len()).step_by(16).zip(dst.chunks_mut(16 * n)) {
+                let count = lines.len() / n;
+                for (j, &c) in columns.at.iter().enumerate() {
+                    let run = self.slice(base + c + ks.at[from], count);
+                    for (line, &s) in lines.chunks_exact_mut(n).zip(run) {
+                        line[j] = self.turned(F::convert(s));
+                    }
+                }
+            }
+        } else {
+            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(n)) {
+                for (d, &c) in line.iter_mut().zip(columns.at) {
+                    *d = self.get(base + kk + c);
+                }
+            }
+        }
+    }
+
+    fn plain(&self) -> Option<&[A::Part]> {
+        if A::PARTS == 1 && is_same::<S, A>() { bytemuck::try_cast_slice(self.data).ok() } else { None }
+    }
+}
+
+fn is_same<S: 'static, T: 'static>() -> bool {
+    std::any::TypeId::of::<S>() == std::any::TypeId::of::<T>()
+}
+
+/// A typed result.
+pub(crate) struct Out<'a, T, A: Acc, F> {
+    /// Its memory.
+    pub data: Shared<'a, T>,
+    /// The same as real accumulators, where it is that.
+    pub plain: Option<Shared<'a, A::Part>>,
+    /// The conversion.
+    pub convert: PhantomData<F>,
+}
+
+impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
+    /// From the memory.
+    pub(crate) fn new(data: &'a mut [T]) -> Self {
+        if A::PARTS == 1 && is_same::<T, A>() {
+            // The types are one, so the cast can't fail.
+            let parts = bytemuck::cast_slice_mut::<T, A::Part>(data);
+            return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), convert: PhantomData };
+        }
+        Out { data: Shared::new(data), plain: None, convert: PhantomData }
+    }
+}
+
+/// An element of a tile row.
+#[inline(always)]
+fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
+    if A::PARTS == 2 {
+        let first = at / lanes * 2 * lanes + at % lanes;
+        let parts = [row[first], row[first + lanes]];
+        bytemuck::cast_slice::<A::Part, A>(&parts)[0]
+    } else {
+        bytemuck::cast_slice::<A::Part, A>(row)[at]
+    }
+}
+
+impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F> {
+    fn plain(&self) -> Option<&Shared<'_, A::Part>> {
+        self.plain.as_ref()
+    }
+
+    fn scatter(&self, at: isize, step: isize, src: &[A]) {
+        if let Some(out) = &self.plain {
+            let src: &[A::Part] = bytemuck::cast_slice(src);
+            if step == 1 {
+                out.run(at, src.len()).copy_from_slice(src);
+            } else {
+                for (i, &x) in src.iter().enumerate() {
+                    out.write(at + i as isize * step, x);
+                }
+            }
+        } else if step == 1 {
+            for (d, &x) in self.data.run(at, src.len()).iter_mut().zip(src) {
+                *d = F::convert(x);
+            }
+        } else {
+            for (i, &x) in src.iter().enumerate() {
+                self.data.write(at + i as isize * step, F::convert(x));
+            }
+        }
+    }
+
+    fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {
+        if A::PARTS == 1 && columns.stride == Some(1) {
+            return self.scatter(base + columns.at[0], 1, &bytemuck::cast_slice(src)[..columns.at.len()]);
+        }
+        for (j, &c) in columns.at.iter().enumerate() {
+            self.scatter(base + c, 1, &[element::<A>(src, j, lanes)]);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The general driver: packed panels, tiles in registers, any strides and dtypes.
+//!
+//! A task owns a rectangle of the result. For each block of k it packs the columns' operand once, then panel by panel
+//! the rows' operand, and adds the block's sums to the result, or to partial sums where the result can't hold them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::disjoint::Shared;
+use super::element::Acc;
+use super::job::{Job, Oriented, inner_stride};
+use super::scratch::{carve, carved_bytes, with_scratch};
+use super::steps::{Steps, fill_offsets};
+use crate::arch::Lines;
+use crate::arch::tile::MAX_ROWS;
+use crate::threads;
+
+/// Bytes of a packed block of columns: half of a usual second-level cache.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Most rows or columns of a task.
+const MOST: usize = 4096;
+/// Bytes of partial sums of a task.
+const PARTIAL_BYTES: usize = 2 << 20;
+
+/// How a job is cut.
+#[derive(Clone, Copy)]
+struct Cut {
+    batch: usize,
+    rows: usize,
+    columns: usize,
+    row_parts: usize,
+    column_parts: usize,
+}
+
+impl Cut {
+    fn new<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>) -> Cut {
+        let [batch, _, _, k] = job.plan.sizes();
+        let [m, n] = o.sizes;
+        let (lanes, width) = (o.micro.lanes, o.micro.lanes * o.micro.vectors);
+        let line = k.min(A::BLOCK) * size_of::<A>();
+        let most_columns = (BLOCK_BYTES / line).clamp(width, MOST) / lanes * lanes;
+        let mut column_parts = n.div_ceil(most_columns);
+        let padded = n.div_ceil(column_parts).next_multiple_of(lanes);
+        let most_rows =
+            if job.out.plain().is_some() { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
+        let mut row_parts = m.div_ceil(most_rows);
+        let work = (m as u128) * (n as u128) * (k as u128) * (batch as u128);
+        let want = if work * A::PARTS as u128 > 1 << 17 { threads::current_threads() } else { 1 };
+        let want = if want > 1 { 2 * want } else { 1 };
+        while batch.saturating_mul(row_parts).saturating_mul(column_parts) < want {
+            let (rows, columns) = (m.div_ceil(row_parts), n.div_ceil(column_parts));
+            if columns >= rows && columns > width {
+                column_parts *= 2;
+            } else if rows > 4 * o.micro.rows {
+                row_parts *= 2;
+            } else if columns > width {
+                column_parts *= 2;
+            } else {
+                break;
+            }
+        }
+        let rows = m.div_ceil(row_parts).next_multiple_of(o.micro.rows);
+        let columns = n.div_ceil(column_parts).next_multiple_of(lanes);
+        Cut { batch, rows, columns, row_parts: m.div_ceil(rows), column_parts: n.div_ceil(columns) }
+    }
+}
+
+/// Whether rhs should stand in the rows: by what writes the result in whole vectors and packs least.
+fn is_better_swapped<A: Acc>(job: &Job<'_, A>) -> bool {
+    let [_, m, n, _] = job.plan.sizes();
+    let plan = job.plan;
+    // The few columns are packed, the many rows read in place.
+    if m.saturating_mul(16) < n && inner_stride(plan.n(), 1) != 1 {
+        return true;
+    }
+    if n.saturating_mul(16) < m && inner_stride(plan.m(), 0) != 1 {
+        return false;
+    }
+    let (by_n, by_m) = (inner_stride(plan.n(), 2) == 1, inner_stride(plan.m(), 2) == 1);
+    if by_n != by_m {
+        return if n == 1 {
+            true
+        } else if m == 1 {
+            false
+        } else {
+            by_m
+        };
+    }
+    n < m && n < 8
+}
+
+/// Runs a job; `None` where there is no room for panels.
+pub(crate) fn run<A: Acc>(job: &Job<'_, A>) -> Option<()> {
+    let o = job.oriented(is_better_swapped(job));
+    let cut = Cut::new(job, &o);
+    let has_failed = AtomicBool::new(false);
+    let tasks = cut.batch * cut.row_parts * cut.column_parts;
+    let [_, _, _, k] = job.plan.sizes();
+    let cost = cut.rows.min(o.sizes[0]) * cut.columns.min(o.sizes[1]) * k * A::PARTS;
+    threads::for_each(tasks, cost, &|task| {
+        let (batch, part) = (task / (cut.row_parts * cut.column_parts), task % (cut.row_parts * cut.column_parts));
+        let (row, column) = (part % cut.row_parts * cut.rows, part / cut.row_parts * cut.columns);
+        let area = Area { batch, row, rows: cut.rows.min(o.sizes[0] - row), column, columns: cut.columns.min(o.sizes[1] - column) };
+        if rectangle(job, &o, area).is_none() {
+            has_failed.store(true, Ordering::Relaxed);
+        }
+    });
+    if has_failed.into_inner() { None } else { Some(()) }
+}
+
+/// A rectangle of the result.
+#[derive(Clone, Copy)]
+struct Area {
+    batch: usize,
+    row: usize,
+    rows: usize,
+    column: usize,
+    columns: usize,
+}
+
+fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Option<()> {
+    let [_, _, _, k] = job.plan.sizes();
+    let micro = o.micro;
+    let block = k.min(A::BLOCK);
+    let padded = area.columns.next_multiple_of(micro.lanes);
+    let (a_len, b_len) = (micro.rows * block, block * padded * A::PARTS);
+    let p_len = area.rows * padded * A::PARTS;
+    let bytes = carved_bytes::<A>(a_len) + carved_bytes::<A::Part>(b_len) + carved_bytes::<A::Part>(p_len);
+    let bases = job.bases(area.batch);
+    with_scratch(bytes, 2 * (area.rows + area.columns + block), |memory, offsets| {
+        let (a_panel, memory) = carve::<A>(memory, a_len);
+        let (b_block, memory) = carve::<A::Part>(memory, b_len);
+        let (partial, _) = carve::<A::Part>(memory, p_len);
+        let (a_rows, offsets) = offsets.split_at_mut(area.rows);
+        let (c_rows, offsets) = offsets.split_at_mut(area.rows);
+        let (b_columns, offsets) = offsets.split_at_mut(area.columns);
+        let (c_columns, offsets) = offsets.split_at_mut(area.columns);
+        let (a_ks, b_ks) = offsets.split_at_mut(block);
+        fill_offsets(o.rows, o.a.0, area.row, a_rows);
+        fill_offsets(o.rows, 2, area.row, c_rows);
+        fill_offsets(o.columns, o.b.0, area.column, b_columns);
+        fill_offsets(o.columns, 2, area.column, c_columns);
+        let (a_rows, b_columns, c_columns) = (Steps::new(a_rows), Steps::new(b_columns), Steps::new(c_columns));
+        let direct = job.out.plain().filter(|_| c_columns.stride == Some(1));
+        let partial_rows: &mut [isize; MAX_ROWS] = &mut [0; MAX_ROWS];
+        {
+            let own = Shared::new(&mut *partial);
+            let mut from = 0;
+            while from < k {
+                let terms = block.min(k - from);
+                fill_offsets(job.plan.k(), o.a.0, from, &mut a_ks[..terms]);
+                fill_offsets(job.plan.k(), o.b.0, from, &mut b_ks[..terms]);
+                let (a_steps, b_steps) = (Steps::new(&a_ks[..terms]), Steps::new(&b_ks[..terms]));
+                let b_direct = direct_columns::<A>(o, &b_columns, &b_steps, area.rows);
+                let width = micro.lanes * micro.vectors;
+                if b_direct.is_none() {
+                    for (at, panel) in (0..area.columns).step_by(width).zip(b_block.chunks_mut(terms * width * A::PARTS)) {
+                        let count = width.min(area.columns - at);
+                        let stored = if A::PARTS == 2 { count.next_multiple_of(micro.lanes) * 2 } else { count };
+                        o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns.part(at, count), micro.lanes, &mut panel[..terms * stored]);
+                    }
+                }
+                let a_direct = o.a.1.plain().zip(a_steps.stride).filter(|_| A::PARTS == 1 && area.columns <= 2 * width);
+                for row in (0..area.rows).step_by(micro.rows) {
+                    let rows = micro.rows.min(area.rows - row);
+                    let panel_rows = a_rows.part(row, rows);
+                    let mut starts = [0isize; MAX_ROWS];
+                    let a = if let Some((data, step)) = a_direct {
+                        starts[..rows].copy_from_slice(panel_rows.at);
+                        Lines { data, at: bases[o.a.0] + a_steps.at[0], step }
+                    } else {
+                        let panel = &mut a_panel[..rows * terms];
+                        let (row_step, k_step) = o.a.1.pack_rows(bases[o.a.0], panel_rows, a_steps, panel);
+                        for (i, s) in starts.iter_mut().enumerate() {
+                            *s = (i * row_step * A::PARTS) as isize;
+                        }
+                        Lines { data: bytemuck::cast_slice::<A, A::Part>(panel), at: 0, step: (k_step * A::PARTS) as isize }
+                    };
+                    for (i, p) in partial_rows.iter_mut().enumerate() {
+                        *p = ((row + i) * padded * A::PARTS) as isize;
+                    }
+                    for at in (0..area.columns).step_by(width) {
+                        let count = width.min(area.columns - at);
+                        let b = match b_direct {
+                            Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
+                            None => {
+                                let stored = if A::PARTS == 2 { count.next_multiple_of(micro.lanes) * 2 } else { count };
+                                Lines { data: &*b_block, at: (at * terms * A::PARTS) as isize, step: stored as isize }
+                            }
+                        };
+                        match direct {
+                            Some(c) => micro.run(
+                                terms,
+                                A::PARTS,
+                                a,
+                                &starts[..rows],
+                                b,
+                                c,
+                                bases[2] + c_columns.at[at],
+                                &c_rows[row..row + rows],
+                                count,
+                                from == 0,
+                            ),
+                            None => micro.run(
+                                terms,
+                                A::PARTS,
+                                a,
+                                &starts[..rows],
+                                b,
+                                &own,
+                                (at * A::PARTS) as isize,
+                                &partial_rows[..rows],
+                                count,
+                                from == 0,
+                            ),
+                        }
+                    }
+                }
+                from += terms;
+            }
+        }
+        if direct.is_none() {
+            for (&c, row) in c_rows.iter().zip(partial.chunks_exact(padded * A::PARTS)) {
+                job.out.store_row(bases[2] + c, c_columns, micro.lanes, row);
+            }
+        }
+    })
+}
+
+/// The columns' operand as it stands, where packing wouldn't pay.
+fn direct_columns<'a, A: Acc>(o: &Oriented<'a, A>, columns: &Steps<'_>, ks: &Steps<'_>, rows: usize) -> Option<(&'a [A::Part], isize)> {
+    if A::PARTS != 1 || columns.stride != Some(1) {
+        return None;
+    }
+    let step = ks.stride?;
+    let is_near = step.unsigned_abs() * ks.at.len() * size_of::<A>() <= 64 << 10;
+    if rows <= 2 * o.micro.rows || is_near { o.b.1.plain().map(|data| (data, step)) } else { None }
+}

@@ -1,0 +1,86 @@
+//! The kernel table: names, best first, and the choice, a pure function of plan, dtypes and instruction set.
+
+use std::sync::OnceLock;
+
+use crate::arch::Isa;
+
+/// How a kernel goes about a contraction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Elementwise product.
+    Product,
+    /// Chains across blocks and batch.
+    Dot,
+    /// Tiles on operands where they stand.
+    Direct,
+    /// Tiles on packed panels: accepts everything.
+    Panel,
+}
+
+/// What sums are kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    F32,
+    F64,
+    C64,
+    C128,
+    I32,
+    I64,
+    Truth,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kernel {
+    pub name: &'static str,
+    pub isa: Isa,
+    pub kind: Kind,
+    pub variant: Variant,
+}
+
+impl Kernel {
+    /// Complex and truth values never stand in memory as vectors hold them.
+    fn can_run(&self) -> bool {
+        self.variant != Variant::Direct || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
+    }
+}
+
+macro_rules! table {
+    (@isa $name:literal $isa:ident) => {[
+        table!(@kind $name $isa "f32" F32), table!(@kind $name $isa "f64" F64), table!(@kind $name $isa "c64" C64),
+        table!(@kind $name $isa "c128" C128), table!(@kind $name $isa "i32" I32), table!(@kind $name $isa "i64" I64),
+        table!(@kind $name $isa "bool" Truth),
+    ]};
+    (@kind $isa_name:literal $isa:ident $kind_name:literal $kind:ident) => {[
+        Kernel { name: concat!($isa_name, "-", $kind_name, "-product"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Product },
+        Kernel { name: concat!($isa_name, "-", $kind_name, "-dot"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Dot },
+        Kernel { name: concat!($isa_name, "-", $kind_name, "-direct"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Direct },
+        Kernel { name: concat!($isa_name, "-", $kind_name, "-panel"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Panel },
+    ]};
+}
+
+static TABLE: [[[Kernel; 4]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];
+
+/// Kernels that may run here: those of instruction sets up to `most`, best first.
+pub(crate) fn kernels(most: Isa) -> impl Iterator<Item = &'static Kernel> {
+    TABLE.iter().flatten().flatten().filter(move |k| k.isa <= most && k.can_run())
+}
+
+/// Kernels of one accumulator, best first, by index of [`Kind`].
+pub(crate) fn of_kind(isa: Isa, kind: Kind) -> &'static [Kernel; 4] {
+    let row = match isa {
+        Isa::Avx512 => 0,
+        Isa::Avx2 => 1,
+        Isa::Portable => 2,
+    };
+    &TABLE[row][kind as usize]
+}
+
+/// The kernel that `BILIN_KERNEL` names.
+pub(crate) fn forced() -> Option<&'static Kernel> {
+    static FORCED: OnceLock<Option<&'static Kernel>> = OnceLock::new();
+    *FORCED.get_or_init(|| {
+        let name = std::env::var("BILIN_KERNEL").ok()?;
+        kernels(Isa::detected()).find(|k| k.name == name)
+    })
+}

@@ -1,0 +1,222 @@
+//! Every kernel of every instruction set against the oracle, bit for bit.
+
+mod oracle;
+
+use std::collections::BTreeSet;
+
+use bilin_core::DType;
+use bilin_core::exec::call::Conj;
+use oracle::{CLASSES, Case, Class, Rng, block_len};
+
+const NO: [Conj; 2] = [Conj::No, Conj::No];
+const EXACT: [DType; 6] = [DType::Bool, DType::U8, DType::I8, DType::I16, DType::I32, DType::I64];
+
+fn same(dtype: DType) -> [DType; 3] {
+    [dtype; 3]
+}
+
+#[test]
+fn every_dtype_over_small_shapes() {
+    let mut rng = Rng(1);
+    let mut ran = BTreeSet::new();
+    let sizes = [(1, 1, 1), (2, 2, 2), (3, 5, 7), (1, 33, 40), (33, 1, 40), (8, 48, 16), (9, 49, 17), (7, 47, 15), (13, 97, 3), (50, 7, 9)];
+    for dtype in DType::ALL {
+        for (m, n, k) in sizes {
+            for (i, class) in CLASSES.into_iter().enumerate() {
+                let out = if class == Class::ZeroFirst { Class::Row } else { CLASSES[(i + 1) % 4] };
+                for classes in [[class, Class::Row, Class::Row], [Class::Row, class, out], [class, class, Class::Row]] {
+                    ran.extend(Case::new("ik,kj->ij", &[('i', m), ('j', n), ('k', k)], same(dtype), classes, NO, &mut rng, false).check());
+                }
+            }
+            let lens = [('i', m), ('j', n), ('k', k)];
+            ran.extend(Case::new("ik,kj->ji", &lens, same(dtype), [Class::Row; 3], NO, &mut rng, false).check());
+            ran.extend(Case::new("ik,jk->ij", &lens, same(dtype), [Class::Row; 3], NO, &mut rng, false).check());
+            ran.extend(Case::new("ki,kj->ij", &lens, same(dtype), [Class::Row, Class::Offset, Class::Offset], NO, &mut rng, false).check());
+        }
+        ran.extend(Case::new("b,b->b", &[('b', 300)], same(dtype), [Class::Row; 3], NO, &mut rng, false).check());
+        ran.extend(Case::new("bk,bk->b", &[('b', 30), ('k', 70)], same(dtype), [Class::Row; 3], NO, &mut rng, false).check());
+    }
+    let all: BTreeSet<_> = bilin_cpu::kernel_names().into_iter().collect();
+    let idle: Vec<_> = all.difference(&ran).collect();
+    assert!(idle.is_empty(), "never ran: {idle:?}");
+}
+
+#[test]
+fn around_the_blocks_of_k() {
+    let mut rng = Rng(2);
+    for dtype in [DType::F32, DType::F64, DType::C64, DType::C128, DType::Bf16, DType::F16, DType::I32, DType::I64, DType::Bool] {
+        let block = block_len(dtype.accumulator()).min(1024);
+        for k in [block - 1, block, block + 1, 2 * block, 2 * block + 3] {
+            for (m, n) in [(1, 1), (1, 20), (11, 1), (5, 19)] {
+                let lens = [('i', m), ('j', n), ('k', k)];
+                for subscript in ["ik,kj->ij", "ik,jk->ij", "ik,kj->ji"] {
+                    Case::new(subscript, &lens, same(dtype), [Class::Row; 3], NO, &mut rng, false).check();
+                }
+                Case::new("ik,kj->ij", &lens, same(dtype), [Class::Sliced, Class::Negative, Class::Sliced], NO, &mut rng, false).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn several_loops_of_each_role() {
+    let mut rng = Rng(3);
+    let lens = [('a', 3), ('b', 2), ('i', 5), ('j', 6), ('k', 7), ('u', 4), ('v', 19)];
+    let subscripts = [
+        "abik,abkj->abij",
+        "abik,abkj->aibj",
+        "baik,abkj->abij",
+        "ik,bkj->bij",
+        "bik,kj->bij",
+        "bik,akj->abij",
+        "iuv,uvj->ij",
+        "iuv,vuj->ij",
+        "biuv,bvuj->bji",
+        "aibk,kjv->iavjb",
+        "abk,abk->ab",
+        "abk,bak->ba",
+        "abuv,abvu->ab",
+        "abc,abc->abc",
+        "abc,cba->bac",
+        "ab,ij->aibj",
+        "i,j->ij",
+        "i,j->ji",
+        "uv,uv->",
+        "uv,vu->",
+        "k,k->",
+        "ab,ab->",
+        "ia,a->i",
+        "a,aj->j",
+        "aiu,a->iu",
+    ];
+    let lens: Vec<_> = lens.into_iter().chain([('c', 9)]).collect();
+    for dtype in DType::ALL {
+        for subscript in subscripts {
+            for classes in
+                [[Class::Row; 3], [Class::Transposed, Class::Sliced, Class::Transposed], [Class::Negative, Class::ZeroFirst, Class::Sliced]]
+            {
+                Case::new(subscript, &lens, same(dtype), classes, NO, &mut rng, false).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn empty_lengths() {
+    let mut rng = Rng(4);
+    for dtype in DType::ALL {
+        for (m, n, k, b) in [(0, 3, 4, 2), (3, 0, 4, 2), (3, 4, 0, 2), (3, 4, 5, 0), (0, 0, 0, 1), (1, 1, 0, 1)] {
+            let lens = [('i', m), ('j', n), ('k', k), ('b', b)];
+            for class in [Class::Row, Class::Sliced, Class::Transposed] {
+                Case::new("bik,bkj->bij", &lens, same(dtype), [Class::Row, Class::Row, class], NO, &mut rng, false).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_and_their_edges() {
+    let mut rng = Rng(5);
+    for dtype in [DType::F32, DType::F64, DType::C64, DType::I32, DType::Bf16] {
+        for (m, n) in [(15, 31), (16, 32), (17, 33), (25, 95), (24, 96), (23, 145), (70, 100), (130, 60)] {
+            let lens = [('i', m), ('j', n), ('k', 37)];
+            for subscript in ["ik,kj->ij", "ki,jk->ij", "ik,kj->ji"] {
+                Case::new(subscript, &lens, same(dtype), [Class::Row; 3], NO, &mut rng, false).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn conjugation_on_either_side() {
+    let mut rng = Rng(6);
+    for dtype in [DType::C64, DType::C128] {
+        for conj in [[Conj::Yes, Conj::No], [Conj::No, Conj::Yes], [Conj::Yes, Conj::Yes]] {
+            for subscript in ["ik,kj->ij", "ik,kj->ji", "ik,jk->ij", "bk,bk->b", "b,b->b", "k,k->", "ik,k->i", "k,kj->j", "i,j->ij"] {
+                let lens = [('i', 21), ('j', 35), ('k', 300), ('b', 19)];
+                Case::new(subscript, &lens, same(dtype), [Class::Row; 3], conj, &mut rng, false).check();
+                Case::new(subscript, &lens, same(dtype), [Class::Sliced, Class::Row, Class::Row], conj, &mut rng, true).check();
+            }
+        }
+    }
+    // Real dtypes: no effect.
+    Case::new("ik,kj->ij", &[('i', 3), ('j', 4), ('k', 5)], same(DType::F32), [Class::Row; 3], [Conj::Yes; 2], &mut rng, false).check();
+}
+
+#[test]
+fn infinities_nan_subnormals_and_signed_zeros() {
+    let mut rng = Rng(7);
+    for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::C64, DType::C128] {
+        for subscript in ["ik,kj->ij", "ik,kj->ji", "bk,bk->b", "b,b->b", "i,j->ij", "ik,k->i", "k,kj->j"] {
+            for k in [1, 2, 3] {
+                let lens = [('i', 37), ('j', 50), ('k', k), ('b', 700)];
+                Case::new(subscript, &lens, same(dtype), [Class::Row; 3], NO, &mut rng, true).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn widths_that_differ() {
+    use DType::*;
+    let mut rng = Rng(8);
+    let all = [
+        [F32, Bf16, F32],
+        [Bf16, F32, F32],
+        [F16, F32, F32],
+        [F16, F16, F32],
+        [Bf16, Bf16, F32],
+        [F32, F32, Bf16],
+        [F32, F32, F16],
+        [F32, F32, F64],
+        [F64, F32, F64],
+        [Bf16, F64, F64],
+        [F64, F64, F32],
+        [F64, F64, Bf16],
+        [F64, F16, F16],
+        [C64, C128, C128],
+        [C128, C128, C64],
+        [C64, C64, C128],
+        [I8, I8, I32],
+        [U8, U8, I32],
+        [I8, I8, I64],
+        [I16, I16, I32],
+        [I32, I32, I64],
+        [I16, I16, I64],
+    ];
+    for dtypes in all {
+        for k in [3, 700] {
+            let lens = [('i', 9), ('j', 21), ('k', k), ('b', 11)];
+            for subscript in ["ik,kj->ij", "ik,jk->ji", "bik,bkj->bij", "bk,bk->b", "b,b->b", "ik,k->i"] {
+                if subscript == "bik,bkj->bij" && k > 100 {
+                    continue;
+                }
+                Case::new(subscript, &lens, dtypes, [Class::Row; 3], NO, &mut rng, false).check();
+                Case::new(subscript, &lens, dtypes, [Class::Transposed, Class::Sliced, Class::Negative], NO, &mut rng, false).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn truth_values_of_any_nonzero_byte() {
+    let mut rng = Rng(9);
+    let mut case = Case::new("ik,kj->ij", &[('i', 20), ('j', 20), ('k', 30)], same(DType::Bool), [Class::Row; 3], NO, &mut rng, false);
+    use bilin_core::exec::buffer::Buffer;
+    for byte in case.lhs.host_mut().unwrap() {
+        *byte *= 2;
+    }
+    case.check();
+    for dtype in EXACT {
+        assert_eq!(dtype.accumulator(), dtype);
+    }
+}
+
+#[test]
+fn a_refused_pair_is_an_error() {
+    let mut rng = Rng(10);
+    let mut case = Case::new("ik,kj->ij", &[('i', 2), ('j', 2), ('k', 2)], same(DType::F64), [Class::Row; 3], NO, &mut rng, false);
+    case.accumulator = DType::F32;
+    assert_eq!(case.run(None).unwrap_err().kind(), "DtypeMismatch");
+    assert_eq!(case.run(Some("no-such-kernel")).unwrap_err().kind(), "KernelNotFound");
+}
