@@ -67,7 +67,9 @@ fn check_devices(name: &OpName, inputs: &[&Tensor]) -> Result<()> {
 /// The dtype of an operand under the autocast scope `scope`.
 pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DType {
     match (schema.amp_policy, t.dtype()) {
-        (AmpPolicy::Promote, DType::F16 | DType::Bf16 | DType::F32) => t.device().backend().autocast_dtype(scope),
+        (AmpPolicy::Promote, DType::F16 | DType::Bf16 | DType::F32) if scope.is_half() || scope == DType::F32 => {
+            t.device().backend().autocast_dtype(scope)
+        }
         (AmpPolicy::ForceFP32, DType::F16 | DType::Bf16) => DType::F32,
         (_, dtype) => dtype,
     }
