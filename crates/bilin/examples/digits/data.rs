@@ -63,7 +63,7 @@ impl Set {
     }
 
     /// Number of digits.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.digits.len()
     }
 }

@@ -7,6 +7,9 @@ use super::train::Epoch;
 const TRAINING: &str = "#1f5fa8";
 const HELD_BACK: &str = "#c2410c";
 
+/// Which loss of an epoch.
+type Loss = fn(&Epoch) -> f64;
+
 /// Corners of the plotted area.
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 736.0;
@@ -42,8 +45,9 @@ fn marks(low: f64, high: f64) -> Vec<(f64, String)> {
 /// Both losses over the epochs, the losses on a logarithmic axis.
 pub fn loss_curve(history: &[Epoch]) -> String {
     let mut page = Page::new(760.0, 440.0);
-    let losses = |of: fn(&Epoch) -> f64| history.iter().map(move |e| of(e).max(1e-9));
-    let (low, high) = losses(|e| e.training_loss.min(e.held_back_loss)).zip(losses(|e| e.training_loss.max(e.held_back_loss))).fold((f64::INFINITY, 0f64), |(l, h), (a, b)| (l.min(a), h.max(b)));
+    let losses = |of: Loss| history.iter().map(move |e| of(e).max(1e-9));
+    let low = losses(|e| e.training_loss.min(e.held_back_loss)).fold(f64::INFINITY, f64::min);
+    let high = losses(|e| e.training_loss.max(e.held_back_loss)).fold(0.0, f64::max);
     let marks = marks(low, high);
     let (floor, ceiling) = (marks[0].0.log10(), marks[marks.len() - 1].0.log10());
     let last = history.len();
@@ -64,7 +68,7 @@ pub fn loss_curve(history: &[Epoch]) -> String {
     page.text([(LEFT + RIGHT) / 2.0, 424.0], Anchor::Middle, 14.0, "epoch");
     page.upright_text([24.0, (TOP + BOTTOM) / 2.0], 14.0, "mean cross-entropy (log scale)");
 
-    let series: [(&str, &str, fn(&Epoch) -> f64); 2] = [("training digits", TRAINING, |e| e.training_loss), ("digits held back", HELD_BACK, |e| e.held_back_loss)];
+    let series: [(&str, &str, Loss); 2] = [("training digits", TRAINING, |e| e.training_loss), ("digits held back", HELD_BACK, |e| e.held_back_loss)];
     for (i, (name, colour, of)) in series.into_iter().enumerate() {
         let points: Vec<[f64; 2]> = losses(of).enumerate().map(|(i, loss)| [x(i + 1), y(loss)]).collect();
         page.line(&points, colour, 2.0);

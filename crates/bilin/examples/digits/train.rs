@@ -85,11 +85,11 @@ pub fn train(digits: &[Digit], settings: &Settings, device: &Device, progress: &
     let (training, held_back) = Set::split(digits, &mut rng, device)?;
     let model = Model::new(&mut rng, device)?;
     let mut optimiser = AdamW::new(&model.parameters(), settings.lr)?;
-    let steps = training.len().div_ceil(BATCH);
+    let steps = training.count().div_ceil(BATCH);
     let mut history: Vec<Epoch> = Vec::new();
     let mut read = Vec::new();
     for epoch in 0..settings.epochs {
-        let order: Vec<i64> = rng.permutation(training.len()).iter().map(|&i| i as i64).collect();
+        let order: Vec<i64> = rng.permutation(training.count()).iter().map(|&i| i as i64).collect();
         let mut sum = 0.0;
         for (step, batch) in order.chunks(BATCH).enumerate() {
             let rows = Tensor::from_slice(batch, [batch.len()], device)?;
@@ -110,7 +110,7 @@ pub fn train(digits: &[Digit], settings: &Settings, device: &Device, progress: &
             return Err(Failure::Run(format!("the loss is {held_back_loss} after epoch {}; a smaller --lr may help", epoch + 1)));
         }
         let right = now.iter().zip(&held_back.digits).filter(|(r, d)| **r == d.class).count();
-        let last = Epoch { training_loss: sum / training.len() as f64, held_back_loss, accuracy: right as f64 / held_back.len() as f64 };
+        let last = Epoch { training_loss: sum / training.count() as f64, held_back_loss, accuracy: right as f64 / held_back.count() as f64 };
         progress.epoch(epoch, &last);
         history.push(last);
         read = now;
