@@ -65,7 +65,10 @@ pub fn jvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Ten
         .zip(v)
         .map(|(x, v)| {
             let mut tangents: Tangents = x.tangents().iter().cloned().collect();
-            tangents.push((level.0, (*v).clone()));
+            // Integers and bool don't move, whatever the tangent.
+            if x.dtype().is_differentiable() {
+                tangents.push((level.0, (*v).clone()));
+            }
             x.with_tangents(tangents)
         })
         .collect();

@@ -348,6 +348,8 @@ fn root(op: &'static str, output: &Tensor, gradient: Option<&Tensor>) -> Result<
 pub fn backward(output: &Tensor, options: &BackwardOptions) -> Result<()> {
     let root = root("backward", output, options.gradient.as_ref())?;
     let _mode = modes::set_grad_enabled(options.create_graph);
+    // The sums of gradients too don't depend on the scope that backward is called in.
+    let _plain = modes::set_autocast(None);
     let mut pass = pass(Goal::Leaves, !options.retain_graph.unwrap_or(options.create_graph));
     pass.run(vec![root])
 }
@@ -378,6 +380,7 @@ pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> R
     let wanted: Set<Place> = places.iter().flatten().copied().collect();
     let captured = {
         let _mode = modes::set_grad_enabled(options.create_graph);
+        let _plain = modes::set_autocast(None);
         let mut pass = pass(Goal::Inputs(&wanted), !options.retain_graph.unwrap_or(options.create_graph));
         pass.run(roots)?;
         pass.captured
