@@ -11,7 +11,8 @@ pub fn code_of(text: &str) -> String {
     let blank = |out: &mut String, from: usize, to: usize| out.extend(bytes[from..to].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
     while i < bytes.len() {
         let start = i;
-        let raw_hashes = (at(i) == 'r' && !is_word(i.checked_sub(1).map_or(' ', at))).then(|| (i + 1..).take_while(|&j| at(j) == '#').count());
+        let raw_hashes =
+            (at(i) == 'r' && !is_word(i.checked_sub(1).map_or(' ', at))).then(|| (i + 1..).take_while(|&j| at(j) == '#').count());
         if at(i) == '/' && at(i + 1) == '/' {
             while i < bytes.len() && at(i) != '\n' {
                 i += 1;

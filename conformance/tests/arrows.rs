@@ -39,7 +39,9 @@ fn upward(code: &str, relative: &Path, exports: &BTreeMap<String, String>) -> Ve
 
 #[test]
 fn the_parser_sees_paths_and_nothing_else() {
-    let code = code_of("// use crate::api::A;\n/* crate::api /* nested */ */ let s = \"crate::api\"; let c = '\"'; /// crate::api\nlet r = r#\"crate::api \" \"#; let l: &'a str;");
+    let code = code_of(
+        "// use crate::api::A;\n/* crate::api /* nested */ */ let s = \"crate::api\"; let c = '\"'; /// crate::api\nlet r = r#\"crate::api \" \"#; let l: &'a str;",
+    );
     assert_eq!(root_names(&code, &["ops".into()]), [""; 0]);
     assert!(code.contains("let c") && code.contains("let r") && code.contains("&'a str"), "{code}");
     let module = ["ops".to_owned(), "einsum".to_owned()];
@@ -106,11 +108,19 @@ fn dependencies(manifest: &str) -> Vec<String> {
 
 #[test]
 fn crates_depend_only_on_lower_ones() {
-    assert_eq!(dependencies("[package]\nname = \"x\"\n[dependencies]\n# a\na = \"1\"\nbilin-core.workspace = true\n[dependencies.c]\n[dev-dependencies]\nd = \"1\""), ["a", "bilin-core", "c"]);
+    assert_eq!(
+        dependencies(
+            "[package]\nname = \"x\"\n[dependencies]\n# a\na = \"1\"\nbilin-core.workspace = true\n[dependencies.c]\n[dev-dependencies]\nd = \"1\""
+        ),
+        ["a", "bilin-core", "c"]
+    );
     let mut arrows = 0;
     for file in files().into_iter().filter(|f| f.file_name().is_some_and(|n| n == "Cargo.toml")) {
         let manifest = read(&file);
-        let Some(name) = manifest.split("[package]").nth(1).and_then(|t| t.split("name = \"").nth(1)).and_then(|t| t.split('"').next()) else { continue };
+        let Some(name) = manifest.split("[package]").nth(1).and_then(|t| t.split("name = \"").nth(1)).and_then(|t| t.split('"').next())
+        else {
+            continue;
+        };
         let height = |name: &str| CRATES.iter().position(|c| *c == name);
         // Crates that aren't in the list stand on the facade, and nothing of the list may stand on them.
         let own = height(name).unwrap_or(CRATES.len());

@@ -60,7 +60,21 @@ fn first_and_second_derivatives_equal_differences() {
             checked.insert((entry.schema.name, dtype));
         }
     }
-    for name in ["matmul", "einsum", "tensordot", "vecdot", "vecmat", "where_", "gather", "pow", "cross_entropy", "embed", "times_i", "concat", "max"] {
+    for name in [
+        "matmul",
+        "einsum",
+        "tensordot",
+        "vecdot",
+        "vecmat",
+        "where_",
+        "gather",
+        "pow",
+        "cross_entropy",
+        "embed",
+        "times_i",
+        "concat",
+        "max",
+    ] {
         assert!(checked.iter().any(|(n, _)| *n == name), "{name} wasn't checked");
     }
 }
@@ -68,7 +82,8 @@ fn first_and_second_derivatives_equal_differences() {
 /// Σ |u|·|J e|·|v| over the real directions e of the operands: what both sides of ⟨u, Jv⟩ add up, without cancellation.
 fn terms(entry: &OpEntry, sample: &Sample, x: &[Tensor], u: &Tensor, v: &[Tensor]) -> f64 {
     let zeros: Vec<Tensor> = x.iter().map(|x| x.zeros_like().unwrap()).collect();
-    let size = |t: &Tensor| -> f64 { numbers(t).iter().zip(numbers(u)).map(|(a, b)| (a.re.abs() + a.im.abs()) * (b.re.abs() + b.im.abs())).sum() };
+    let size =
+        |t: &Tensor| -> f64 { numbers(t).iter().zip(numbers(u)).map(|(a, b)| (a.re.abs() + a.im.abs()) * (b.re.abs() + b.im.abs())).sum() };
     let mut total = 0.0;
     for i in 0..x.len() {
         let weights = numbers(&v[i]);
@@ -103,8 +118,13 @@ fn forward_mode_is_the_adjoint_of_reverse_mode() {
             let u = random_like(&out, seed + 1);
             let grads = gradients(&leaves, &out, &u, false);
             let moves = differentiable(&leaves);
-            let v: Vec<Tensor> = plain.iter().enumerate().map(|(i, x)| if moves.contains(&i) { random_like(x, seed + 2 + i as u64) } else { x.zeros_like().unwrap() }).collect();
-            let (value, t) = autograd::jvp(|x| call(entry, x, sample.attrs), &plain.iter().collect::<Vec<_>>(), &v.iter().collect::<Vec<_>>()).unwrap();
+            let v: Vec<Tensor> = plain
+                .iter()
+                .enumerate()
+                .map(|(i, x)| if moves.contains(&i) { random_like(x, seed + 2 + i as u64) } else { x.zeros_like().unwrap() })
+                .collect();
+            let (value, t) =
+                autograd::jvp(|x| call(entry, x, sample.attrs), &plain.iter().collect::<Vec<_>>(), &v.iter().collect::<Vec<_>>()).unwrap();
             let what = format!("{} {:?} '{}' {dtype}", entry.schema.name, sample.shapes, sample.attrs);
             assert_same_bits(&value, &out.detach(), &what);
             let forward = inner(&u, &t);
@@ -161,7 +181,10 @@ fn gradients_on_every_device_and_stride_have_the_reference_bits() {
                     let (leaves, out) = tracked(entry, sample, &x).unwrap();
                     let g = with_strides(&u.to_device(&device).unwrap(), class);
                     for (i, (g, w)) in gradients(&leaves, &out, &g, false).iter().zip(&want).enumerate() {
-                        let what = format!("{} {:?} '{}' {dtype} on {device}, {class:?}, gradient {i}", entry.schema.name, sample.shapes, sample.attrs);
+                        let what = format!(
+                            "{} {:?} '{}' {dtype} on {device}, {class:?}, gradient {i}",
+                            entry.schema.name, sample.shapes, sample.attrs
+                        );
                         assert_same_bits(g, w, &what);
                     }
                 }
@@ -199,21 +222,38 @@ fn hessian_products_equal_the_jacobian_of_the_gradient() {
             let product = autograd::hvp(|t| f(&t[0]), &[&x[i]], &[&v]).unwrap().swap_remove(0);
             let hessian = autograd::jacobian(gradient, &x[i]).unwrap();
             let columns = autograd::hessian(f, &x[i]).unwrap();
-            let slope = autograd::jacobian(|t| call(entry, &x.iter().enumerate().map(|(j, x)| if i == j { t.clone() } else { x.clone() }).collect::<Vec<_>>(), sample.attrs), &x[i]).unwrap();
+            let slope = autograd::jacobian(
+                |t| {
+                    call(
+                        entry,
+                        &x.iter().enumerate().map(|(j, x)| if i == j { t.clone() } else { x.clone() }).collect::<Vec<_>>(),
+                        sample.attrs,
+                    )
+                },
+                &x[i],
+            )
+            .unwrap();
             let what = format!("{} {:?} '{}', operand {i}", entry.schema.name, sample.shapes, sample.attrs);
             assert_eq!(hessian.shape(), [x[i].shape(), x[i].shape()].concat(), "{what}");
             let (h, c, j, w, p) = (numbers(&hessian), numbers(&columns), numbers(&slope), numbers(&v), numbers(&product));
             let m = out.numel();
             let y: f64 = numbers(&out).iter().map(|z| z.re.abs()).fold(0.0, f64::max);
             // The Hessian is JᵀJ + Σ y·∂²y: entries are sums of m products each, the product with v one of n.
-            let size = |a: usize, b: usize| (0..m).map(|r| (j[r * n + a].re * j[r * n + b].re).abs()).sum::<f64>() + m as f64 * y * (1.0 + h[a * n + b].re.abs());
+            let size = |a: usize, b: usize| {
+                (0..m).map(|r| (j[r * n + a].re * j[r * n + b].re).abs()).sum::<f64>() + m as f64 * y * (1.0 + h[a * n + b].re.abs())
+            };
             let u = C * DType::F64.unit_roundoff() * (n + m + 16) as f64;
             for a in 0..n {
                 let want: f64 = (0..n).map(|b| h[a * n + b].re * w[b].re).sum();
                 let bound = u * (0..n).map(|b| size(a, b) * w[b].re.abs()).sum::<f64>();
                 assert!((p[a].re - want).abs() <= bound, "{what}: element {a} of the product is {}, want {want}", p[a].re);
                 for b in 0..n {
-                    assert!((h[a * n + b].re - c[a * n + b].re).abs() <= u * size(a, b), "{what}: ({a}, {b}) of the Hessian is {} by columns, {} by rows", c[a * n + b], h[a * n + b]);
+                    assert!(
+                        (h[a * n + b].re - c[a * n + b].re).abs() <= u * size(a, b),
+                        "{what}: ({a}, {b}) of the Hessian is {} by columns, {} by rows",
+                        c[a * n + b],
+                        h[a * n + b]
+                    );
                 }
             }
             checked += 1;

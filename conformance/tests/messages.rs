@@ -39,7 +39,10 @@ fn products(l: &mut Lines) {
     l.add("matmul, integer and float", matmul(&of(&[2, 3], DType::I32), &zeros(&[3, 2])));
     l.add("matmul, devices", matmul(&m, &Tensor::zeros([3, 2], DType::F32, &Device::reference()).unwrap()));
     l.add("matmul, out_dtype of f32", m.matmul_with(&zeros(&[3, 2]), ProductOptions::default().out_dtype(DType::F16)));
-    l.add("matmul, out_dtype of i32", of(&[2, 3], DType::I32).matmul_with(&of(&[3, 2], DType::I32), ProductOptions::default().out_dtype(DType::I8)));
+    l.add(
+        "matmul, out_dtype of i32",
+        of(&[2, 3], DType::I32).matmul_with(&of(&[3, 2], DType::I32), ProductOptions::default().out_dtype(DType::I8)),
+    );
     l.add("matmul, result too large", {
         let long = zeros(&[1]).broadcast_to([1 << 40, 1]).unwrap();
         matmul(&long, &long.mt().unwrap())
@@ -235,7 +238,12 @@ fn gradients(l: &mut Lines) {
 fn rounded(error: Error) -> Error {
     match error {
         Error::InvalidArgument { op, argument, got, want } => {
-            let words = |text: &str| text.split(' ').map(|w| if w.trim_end_matches([',', ';']).parse::<f64>().is_ok_and(|x| x.fract() != 0.0) { "…" } else { w }).collect::<Vec<_>>().join(" ");
+            let words = |text: &str| {
+                text.split(' ')
+                    .map(|w| if w.trim_end_matches([',', ';']).parse::<f64>().is_ok_and(|x| x.fract() != 0.0) { "…" } else { w })
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            };
             Error::InvalidArgument { op, argument, got: words(&got), want: words(&want) }
         }
         other => other,

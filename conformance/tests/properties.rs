@@ -149,14 +149,22 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let roles = prop::collection::vec((0u8..4, 0usize..4), 0..6);
-    (roles, any::<[bool; 3]>(), any::<u64>(), prop::array::uniform3(-2isize..3)).prop_map(|(roles, units, orders, steps)| Case { roles, units, orders, steps })
+    (roles, any::<[bool; 3]>(), any::<u64>(), prop::array::uniform3(-2isize..3)).prop_map(|(roles, units, orders, steps)| Case {
+        roles,
+        units,
+        orders,
+        steps,
+    })
 }
 
 /// Axes of one operand in a random order, and its lengths.
 fn axes_of(case: &Case, which: usize, rng: &mut Rng) -> (Vec<Axis>, Vec<usize>) {
     // Batch, m, n, k: in which lists a label of that role stands.
     let stands = [[true, true, true], [true, false, true], [false, true, true], [true, true, false]];
-    let mut list: Vec<(Axis, usize)> = (0..case.roles.len()).filter(|&l| stands[usize::from(case.roles[l].0)][which]).map(|l| (Axis::Label(l as u16), case.roles[l].1)).collect();
+    let mut list: Vec<(Axis, usize)> = (0..case.roles.len())
+        .filter(|&l| stands[usize::from(case.roles[l].0)][which])
+        .map(|l| (Axis::Label(l as u16), case.roles[l].1))
+        .collect();
     if case.units[which] {
         list.push((Axis::Unit, 1));
     }

@@ -3,7 +3,7 @@
 
 use bilin::ops::{OpEntry, Values};
 use bilin::prelude::*;
-use bilin::{Kind, ops, op_call, op_lookup, op_registry_all, schema_hash};
+use bilin::{Kind, op_call, op_lookup, op_registry_all, ops, schema_hash};
 use conformance::compare::assert_same_bits;
 use conformance::samples::{all, attribute_texts, call, operand_dtype, operands};
 use conformance::strides::{Strides, repeated, with_strides};
@@ -48,7 +48,8 @@ fn every_class_of_strides_gives_the_same_bits_on_every_device() {
                     for class in Strides::ALL {
                         // All operands alike, and each in another class.
                         for step in 0..2 {
-                            let strided: Vec<Tensor> = plain.iter().enumerate().map(|(i, x)| with_strides(x, class.after(i * step))).collect();
+                            let strided: Vec<Tensor> =
+                                plain.iter().enumerate().map(|(i, x)| with_strides(x, class.after(i * step))).collect();
                             let got = call(entry, &strided, &text).unwrap();
                             assert_same_bits(&got, &want, &format!("{what} on {device}, {class:?} by {step}"));
                             calls += 1;
@@ -82,7 +83,12 @@ fn operands_of_stride_0_give_the_bits_of_their_copies() {
                         dense[i] = twin.copy().unwrap();
                         let got = call(entry, &strided, sample.attrs).unwrap();
                         let want = call(entry, &dense, sample.attrs).unwrap();
-                        let what = format!("{} {:?} {dtype} on {device}, operand {i} of strides {:?}", entry.schema.name, sample.shapes, strided[i].strides());
+                        let what = format!(
+                            "{} {:?} {dtype} on {device}, operand {i} of strides {:?}",
+                            entry.schema.name,
+                            sample.shapes,
+                            strided[i].strides()
+                        );
                         assert_same_bits(&got, &want, &what);
                         calls += 1;
                     }
@@ -137,7 +143,11 @@ fn dtypes_of_results_follow_the_rules() {
                 "argmax" | "argmin" => DType::I64,
                 "sum" if !is_inexact => DType::I64,
                 "real" | "imag" | "abs" => dtype.real(),
-                "mean" | "div" | "exp" | "expm1" | "log" | "log1p" | "sqrt" | "sin" | "cos" | "tanh" | "sigmoid" | "floor" if !is_inexact => DType::F64,
+                "mean" | "div" | "exp" | "expm1" | "log" | "log1p" | "sqrt" | "sin" | "cos" | "tanh" | "sigmoid" | "floor"
+                    if !is_inexact =>
+                {
+                    DType::F64
+                }
                 "astype" => got.dtype(),
                 _ => operand_dtype(entry, if entry.values == Values::Masked { 1 } else { 0 }, plain.len(), dtype),
             };

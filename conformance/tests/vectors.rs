@@ -139,7 +139,8 @@ fn products_and_their_gradients_of_two_orders_equal_the_vectors() {
             *seen.entry(op.to_owned()).or_default() += 1;
             let Some(ct) = ct else { continue };
             let leaves: Vec<&Tensor> = x.iter().collect();
-            let options = GradOptions { grad_outputs: vec![Some(ct.clone())], create_graph: true, allow_unused: true, ..Default::default() };
+            let options =
+                GradOptions { grad_outputs: vec![Some(ct.clone())], create_graph: true, allow_unused: true, ..Default::default() };
             let grads = autograd::grad(&[&out], &leaves, &options).unwrap();
             let zero = |t: &Tensor| t.zeros_like().unwrap();
             for (i, g) in grads.iter().enumerate() {

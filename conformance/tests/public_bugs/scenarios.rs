@@ -13,9 +13,26 @@ type Check = fn();
 
 /// Scenarios that run here.
 pub const HERE: &[(&str, Check)] = &[
-    ("G5.c", g5_c), ("L3.b", l3_b), ("L8.b", l8_b), ("M2.b", m2_b), ("G9", g9), ("I2.b", i2_b), ("W1.c", w1_c), ("A3.b", a3_b), ("A7", a7),
-    ("A1.a", a1_a), ("A1.b", a1_b), ("S1.a", s1_a), ("S1.b", s1_b), ("S3.b", s3_b), ("E1.a", e1_a), ("E1.b", e1_b), ("D1.a", d1_a),
-    ("D2.a", d2_a), ("D2.b", d2_b), ("D2.c", d2_c),
+    ("G5.c", g5_c),
+    ("L3.b", l3_b),
+    ("L8.b", l8_b),
+    ("M2.b", m2_b),
+    ("G9", g9),
+    ("I2.b", i2_b),
+    ("W1.c", w1_c),
+    ("A3.b", a3_b),
+    ("A7", a7),
+    ("A1.a", a1_a),
+    ("A1.b", a1_b),
+    ("S1.a", s1_a),
+    ("S1.b", s1_b),
+    ("S3.b", s3_b),
+    ("E1.a", e1_a),
+    ("E1.b", e1_b),
+    ("D1.a", d1_a),
+    ("D2.a", d2_a),
+    ("D2.b", d2_b),
+    ("D2.c", d2_c),
 ];
 
 /// Scenarios that run elsewhere, or can't run in this crate, and why.
@@ -141,7 +158,8 @@ fn w1_c() {
     let device = Device::cpu();
     // Around the edges of tiles: 4, 6, 8, 16, 32 and one more or less.
     let edges = [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33];
-    let shapes = (0..edges.len()).flat_map(|i| [(edges[i], edges[(i * 5 + 1) % 13], edges[(i * 7 + 2) % 13]), (edges[(i * 3) % 13], edges[i], edges[(i * 5) % 13])]);
+    let shapes = (0..edges.len())
+        .flat_map(|i| [(edges[i], edges[(i * 5 + 1) % 13], edges[(i * 7 + 2) % 13]), (edges[(i * 3) % 13], edges[i], edges[(i * 5) % 13])]);
     for (m, n, k) in shapes {
         for dtype in [DType::F32, DType::F64, DType::Bf16] {
             let (a, b, g) = (sines(0.7, &[m, k], dtype, &device), sines(0.9, &[k, n], dtype, &device), sines(1.1, &[m, n], dtype, &device));
@@ -208,7 +226,9 @@ fn s1_a() {
     no_grad(|| w.add_(&ones(&[], DType::F32))).unwrap();
     let error = y.backward().unwrap_err();
     match &error {
-        Error::VersionMismatch { op, operand: 1, shape, saved: 0, current: 1 } => assert_eq!((op.as_ref(), shape.as_slice()), ("matmul", &[3usize, 2][..])),
+        Error::VersionMismatch { op, operand: 1, shape, saved: 0, current: 1 } => {
+            assert_eq!((op.as_ref(), shape.as_slice()), ("matmul", &[3usize, 2][..]))
+        }
         _ => panic!("{error}"),
     }
     assert!(x.grad().is_none() && w.grad().is_none(), "no gradient from a changed operand");
@@ -254,7 +274,12 @@ fn e1_a() {
 fn e1_b() {
     let scalar = ones(&[], DType::F32);
     let vector = Tensor::full([3], 2, DType::F64, &Device::reference()).unwrap();
-    for error in [scalar.mul(&vector).unwrap_err(), vector.mul_(&scalar).unwrap_err(), vector.matmul(&scalar).unwrap_err(), einsum("i,->i", &[&vector, &scalar]).unwrap_err()] {
+    for error in [
+        scalar.mul(&vector).unwrap_err(),
+        vector.mul_(&scalar).unwrap_err(),
+        vector.matmul(&scalar).unwrap_err(),
+        einsum("i,->i", &[&vector, &scalar]).unwrap_err(),
+    ] {
         assert!(matches!(error, Error::DeviceMismatch { .. }), "device wins over dtype and shape: {error}");
     }
     assert_all(&vector, 2.0);

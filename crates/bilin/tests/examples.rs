@@ -83,7 +83,9 @@ fn two_runs_give_the_same_bits() {
 #[test]
 fn pictures_of_odd_numbers_are_well_formed() {
     let epoch = |loss: f64| Epoch { training_loss: loss, held_back_loss: loss / 2.0, accuracy: 0.5 };
-    for history in [vec![epoch(1.0)], vec![epoch(0.0); 2], vec![epoch(5e7), epoch(1e-8)], (1..=1000).map(|i| epoch(1.0 / f64::from(i))).collect()] {
+    for history in
+        [vec![epoch(1.0)], vec![epoch(0.0); 2], vec![epoch(5e7), epoch(1e-8)], (1..=1000).map(|i| epoch(1.0 / f64::from(i))).collect()]
+    {
         assert_well_formed(&digits::plot::loss_curve(&history));
     }
     assert_well_formed(&digits::plot::misread_grid(&[], 359));
@@ -153,7 +155,8 @@ fn missing_and_damaged_data_are_status_1() {
         (pack("few.gz", &row("3")), "too few"),
     ];
     for (path, part) in cases {
-        let (status, text) = digits_failure(&["--data".to_owned(), path.display().to_string(), "--out".to_owned(), folder.display().to_string()]);
+        let (status, text) =
+            digits_failure(&["--data".to_owned(), path.display().to_string(), "--out".to_owned(), folder.display().to_string()]);
         assert_eq!(status, 1, "{text}");
         assert!(text.contains(part), "'{text}' doesn't say '{part}'");
     }
@@ -166,7 +169,9 @@ fn ridge_derivatives_are_the_closed_forms() {
     assert_eq!(table.y.len(), 569);
     let problem = ridge::problem::Problem::new(&table, ridge::SEED).unwrap();
     let device = Device::cpu();
-    let found = ridge::search::search(&ridge::solve::Ridge::new(&problem, &device).unwrap(), &ridge::closed::ClosedForm::new(&problem), &device).unwrap();
+    let found =
+        ridge::search::search(&ridge::solve::Ridge::new(&problem, &device).unwrap(), &ridge::closed::ClosedForm::new(&problem), &device)
+            .unwrap();
     assert!(found.converged && found.newton.len() > 1);
     assert!(found.newton.iter().all(|r| r.second.is_some()));
     let worst = ridge::verdict(&found, ridge::TOLERANCE).unwrap();

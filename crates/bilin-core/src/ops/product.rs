@@ -151,6 +151,9 @@ impl Product {
                 let at_least_2: RankRule = (|r| r >= 2, "at least 2");
                 self.ranks(inputs, [at_least_2; 2], "for vectors use dot, matvec, vecmat or outer, or unsqueeze")?;
                 self.same_len(inputs, rank(0) - 1, rank(1) - 2, LAST_TWO)?;
+                if (rank(0), rank(1)) == (2, 2) {
+                    return Ok((Spec::matrices(), plain));
+                }
                 Ok((self.batched(inputs, &[0, 2], &[2, 1], &[0, 1])?, plain))
             }
             Form::Dot => {

@@ -31,7 +31,9 @@ pub fn rows(path: &Path, text: &str, skip: usize, columns: usize) -> Result<Vec<
         let row: Result<Vec<f64>, String> = fields
             .iter()
             .enumerate()
-            .map(|(j, f)| f.trim().parse().ok().filter(|x: &f64| x.is_finite()).ok_or_else(|| at(format!("field {}: {f:?} is no number", j + 1))))
+            .map(|(j, f)| {
+                f.trim().parse().ok().filter(|x: &f64| x.is_finite()).ok_or_else(|| at(format!("field {}: {f:?} is no number", j + 1)))
+            })
             .collect();
         out.push(row?);
     }

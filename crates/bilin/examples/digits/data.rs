@@ -52,7 +52,11 @@ impl Set {
         let digits: Vec<Digit> = positions.iter().map(|&i| digits[i].clone()).collect();
         let pixels: Vec<f32> = digits.iter().flat_map(|d| &d.pixels).map(|&p| f32::from(p) / 16.0).collect();
         let classes: Vec<i64> = digits.iter().map(|d| i64::from(d.class)).collect();
-        Ok(Set { x: Tensor::from_vec(pixels, [digits.len(), PIXELS], device)?, y: Tensor::from_vec(classes, [digits.len()], device)?, digits })
+        Ok(Set {
+            x: Tensor::from_vec(pixels, [digits.len(), PIXELS], device)?,
+            y: Tensor::from_vec(classes, [digits.len()], device)?,
+            digits,
+        })
     }
 
     /// Four fifths to train with and a fifth that is held back, by a random permutation.

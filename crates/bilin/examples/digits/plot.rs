@@ -35,7 +35,9 @@ fn marks(low: f64, high: f64) -> Vec<(f64, String)> {
     let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let factors: &[f64] = if decades.clone().count() <= 4 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let all: Vec<(f64, String)> = decades
-        .flat_map(|e| factors.iter().map(move |f| (f * 10f64.powi(e), format!("{:.*}", e.min(0).unsigned_abs() as usize, f * 10f64.powi(e)))))
+        .flat_map(|e| {
+            factors.iter().map(move |f| (f * 10f64.powi(e), format!("{:.*}", e.min(0).unsigned_abs() as usize, f * 10f64.powi(e))))
+        })
         .collect();
     let first = all.iter().rposition(|(v, _)| *v <= low).unwrap_or(0);
     let last = all.iter().position(|(v, _)| *v >= high && *v > all[first].0).unwrap_or(all.len() - 1);
@@ -68,7 +70,8 @@ pub fn loss_curve(history: &[Epoch]) -> String {
     page.text([(LEFT + RIGHT) / 2.0, 424.0], Anchor::Middle, 14.0, "epoch");
     page.upright_text([24.0, (TOP + BOTTOM) / 2.0], 14.0, "mean cross-entropy (log scale)");
 
-    let series: [(&str, &str, Loss); 2] = [("training digits", TRAINING, |e| e.training_loss), ("digits held back", HELD_BACK, |e| e.held_back_loss)];
+    let series: [(&str, &str, Loss); 2] =
+        [("training digits", TRAINING, |e| e.training_loss), ("digits held back", HELD_BACK, |e| e.held_back_loss)];
     for (i, (name, colour, of)) in series.into_iter().enumerate() {
         let points: Vec<[f64; 2]> = losses(of).enumerate().map(|(i, loss)| [x(i + 1), y(loss)]).collect();
         page.line(&points, colour, 2.0);
@@ -98,7 +101,11 @@ pub fn misread_grid(misread: &[(&Digit, u8)], of: usize) -> String {
         let (left, top) = (MARGIN + PITCH[0] * (i % columns) as f64, heading + PITCH[1] * (i / columns) as f64);
         for (j, &ink) in digit.pixels.iter().enumerate().filter(|(_, ink)| **ink > 0) {
             let gray = 255 - u32::from(ink) * 255 / 16;
-            page.rectangle([left + CELL * (j % 8) as f64, top + CELL * (j / 8) as f64], [CELL, CELL], &format!("#{gray:02x}{gray:02x}{gray:02x}"));
+            page.rectangle(
+                [left + CELL * (j % 8) as f64, top + CELL * (j / 8) as f64],
+                [CELL, CELL],
+                &format!("#{gray:02x}{gray:02x}{gray:02x}"),
+            );
         }
         page.frame([left - 0.5, top - 0.5], [SIDE + 1.0, SIDE + 1.0], "#777777");
         page.text([left + SIDE / 2.0, top + SIDE + 20.0], Anchor::Middle, 15.0, &format!("{} → {read}", digit.class));

@@ -43,7 +43,8 @@ impl<'a> Progress<'a> {
         let full = ((share * CELLS as f64).round() as usize).min(CELLS);
         let bar = "█".repeat(full) + &"░".repeat(CELLS - full);
         let left = self.started.elapsed().mul_f64((1.0 / share - 1.0).clamp(0.0, 1e6)).as_secs_f64().ceil();
-        let _ = write!(self.to, "\repoch {epoch:>3}/{} {bar} {} {left:.0} s left\x1b[K", self.epochs, numbers.map(text).unwrap_or_default());
+        let _ =
+            write!(self.to, "\repoch {epoch:>3}/{} {bar} {} {left:.0} s left\x1b[K", self.epochs, numbers.map(text).unwrap_or_default());
         let _ = self.to.flush();
         self.drawn = Some(Instant::now());
     }

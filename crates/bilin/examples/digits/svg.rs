@@ -52,7 +52,10 @@ impl Page {
     /// A line through points.
     pub fn line(&mut self, points: &[[f64; 2]], colour: &str, width: f64) {
         let points: Vec<String> = points.iter().map(|[x, y]| format!("{x:.1},{y:.1}")).collect();
-        self.push(format_args!(r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"/>"#, points.join(" ")));
+        self.push(format_args!(
+            r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"/>"#,
+            points.join(" ")
+        ));
     }
 
     /// A dot.
@@ -62,7 +65,11 @@ impl Page {
 
     /// A text; `[x, y]` is on its base line.
     pub fn text(&mut self, [x, y]: [f64; 2], anchor: Anchor, size: f64, text: &str) {
-        self.push(format_args!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{}" font-size="{size}" fill="{INK}">{}</text>"#, anchor.name(), escape(text)));
+        self.push(format_args!(
+            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{}" font-size="{size}" fill="{INK}">{}</text>"#,
+            anchor.name(),
+            escape(text)
+        ));
     }
 
     /// A text that reads upwards, centred on `[x, y]`.

@@ -110,7 +110,8 @@ pub fn train(digits: &[Digit], settings: &Settings, device: &Device, progress: &
             return Err(Failure::Run(format!("the loss is {held_back_loss} after epoch {}; a smaller --lr may help", epoch + 1)));
         }
         let right = now.iter().zip(&held_back.digits).filter(|(r, d)| **r == d.class).count();
-        let last = Epoch { training_loss: sum / training.count() as f64, held_back_loss, accuracy: right as f64 / held_back.count() as f64 };
+        let last =
+            Epoch { training_loss: sum / training.count() as f64, held_back_loss, accuracy: right as f64 / held_back.count() as f64 };
         progress.epoch(epoch, &last);
         history.push(last);
         read = now;

@@ -48,14 +48,27 @@ fn print_first(title: &str, rows: &[Row], out: &mut dyn Write) -> io::Result<()>
     writeln!(out, "{:>4} {:>13} {:>12} {:>19} {:>19} {:>11}", "step", "λ", "loss", "dL/dθ", "closed form", "difference")?;
     for (i, r) in rows.iter().enumerate() {
         let f = r.first;
-        writeln!(out, "{:>4} {:>13.6} {:>12.8} {:>19.11e} {:>19.11e} {:>11.1e}", i + 1, r.lambda, r.loss.tape, f.tape, f.closed, f.difference)?;
+        writeln!(
+            out,
+            "{:>4} {:>13.6} {:>12.8} {:>19.11e} {:>19.11e} {:>11.1e}",
+            i + 1,
+            r.lambda,
+            r.loss.tape,
+            f.tape,
+            f.closed,
+            f.difference
+        )?;
     }
     Ok(())
 }
 
 fn print_second(rows: &[Row], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nNewton steps on θ: d²L/dθ²")?;
-    writeln!(out, "{:>4} {:>13} {:>19} {:>19} {:>19} {:>11}", "step", "λ", "reverse twice", "forward on reverse", "closed form", "difference")?;
+    writeln!(
+        out,
+        "{:>4} {:>13} {:>19} {:>19} {:>19} {:>11}",
+        "step", "λ", "reverse twice", "forward on reverse", "closed form", "difference"
+    )?;
     for (i, r) in rows.iter().enumerate() {
         let Some(s) = r.second else { continue };
         let (a, b) = (s.reverse_twice, s.forward_over_reverse);
@@ -78,7 +91,11 @@ fn print_slopes(search: &Search, out: &mut dyn Write) -> io::Result<()> {
 /// Fails where the worst difference of a search is above `tolerance`, or no number.
 pub fn verdict(search: &Search, tolerance: f64) -> Result<f64, Failure> {
     let worst = search.rows().map(|r| r.difference()).fold(0.0, |w: f64, d| if d.is_nan() || w.is_nan() { f64::NAN } else { w.max(d) });
-    if worst <= tolerance { Ok(worst) } else { Err(Failure::Run(format!("a derivative differs from its closed form by {worst:.1e}, more than {tolerance:.0e}"))) }
+    if worst <= tolerance {
+        Ok(worst)
+    } else {
+        Err(Failure::Run(format!("a derivative differs from its closed form by {worst:.1e}, more than {tolerance:.0e}")))
+    }
 }
 
 /// The program: options in, tables to `out`.
