@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use bilin::prelude::*;
+use bilin::{DType, Device, Devices as _, Index, Rng, Tensor, c128, einsum};
 use bilin_core::shape::layout::{Dims, Layout, Strides};
 use bilin_core::shape::plan::{Loop, Loops, Plan, fuse, position, steps};
 use bilin_core::shape::spec::{Axes, Axis, Spec};
 use conformance::compare::{C, is_close, numbers};
-use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence};
+use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
+use proptest::test_runner::Config;
 
+/// Failing cases are printed, not kept in files.
 fn config(cases: u32) -> Config {
-    Config { cases, failure_persistence: None::<Box<FileFailurePersistence>>.map(|b| b as _), ..Config::default() }
+    Config { cases, failure_persistence: None, ..Config::default() }
 }
 
 /// Loops of two operands, of which some fit together by chance and some by design.
@@ -243,7 +244,8 @@ proptest! {
         let spec = Spec::new(axes(0), axes(1), axes(2)).unwrap();
         for (rotated, which) in [(spec.for_lhs_grad(), [2, 1, 0]), (spec.for_rhs_grad(), [0, 2, 1])] {
             prop_assert_eq!(&Spec::new(axes(which[0]), axes(which[1]), axes(which[2])), &Some(rotated.clone()));
-            prop_assert_eq!(rotated.out_shape(&lists[which[0]].1, &lists[which[1]].1).as_slice(), lists[which[2]].1.as_slice());
+            let shape = rotated.out_shape(&lists[which[0]].1, &lists[which[1]].1);
+            prop_assert_eq!(shape.as_slice(), lists[which[2]].1.as_slice());
         }
     }
 }

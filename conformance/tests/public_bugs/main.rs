@@ -233,6 +233,7 @@ fn is_heavy(case: &Value) -> bool {
 fn every_case_gives_the_right_result() {
     let mut seen = 0;
     for case in cases().iter().filter(|c| c["op"] != "scenario") {
+        let start = std::time::Instant::now();
         let choices: Vec<Sizes> = match case.get("for").and_then(Value::as_object) {
             None => vec![Sizes::new()],
             Some(names) => {
@@ -250,6 +251,7 @@ fn every_case_gives_the_right_result() {
             }
         }
         seen += 1;
+        eprintln!("{}: {:?}", id(case), start.elapsed());
     }
     assert!(seen > 60, "only {seen} cases");
 }
