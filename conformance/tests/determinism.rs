@@ -1,5 +1,6 @@
 //! Equal bits: run after run, at any alignment, for any number of rows and columns, at any place of a batch, with any
 //! number of threads.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
 
 use std::process::Command;
 

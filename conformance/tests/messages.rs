@@ -1,4 +1,5 @@
 //! The text of every kind of user error, compared line by line with `data/messages.txt`; `UPDATE=1` writes the file anew.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
 
 use std::path::PathBuf;
 

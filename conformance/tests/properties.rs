@@ -1,4 +1,5 @@
 //! Random plans, layouts and subscripts against brute force.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -277,7 +278,7 @@ proptest! {
         let shapes: Vec<Vec<usize>> = p.terms.iter().map(|t| t.iter().map(|&(l, unit)| if unit && t.iter().filter(|x| x.0 == l).count() == 1 { 1 } else { p.lens[l] }).collect()).collect();
         let used: Vec<usize> = (0..5).filter(|l| p.terms.iter().flatten().any(|x| x.0 == *l)).collect();
         // A label is as long as its longest axis.
-        let mut lens = vec![1usize; 5];
+        let mut lens = [1usize; 5];
         for (t, s) in p.terms.iter().zip(&shapes) {
             for (&(l, _), &len) in t.iter().zip(s) {
                 if len != 1 { lens[l] = len }
