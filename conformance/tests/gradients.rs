@@ -23,7 +23,7 @@ fn differentiable(leaves: &[Tensor]) -> Vec<usize> {
 fn gradients(leaves: &[Tensor], out: &Tensor, u: &Tensor, create_graph: bool) -> Vec<Tensor> {
     let wanted: Vec<&Tensor> = differentiable(leaves).into_iter().map(|i| &leaves[i]).collect();
     let options = GradOptions { grad_outputs: vec![Some(u.clone())], retain_graph: Some(true), create_graph, allow_unused: true };
-    let grads = autograd::grad(&[out], &wanted, &options).unwrap();
+    let grads = autograd::grad(&[out], &wanted, options).unwrap();
     grads.into_iter().zip(wanted).map(|(g, x)| g.unwrap_or_else(|| x.zeros_like().unwrap())).collect()
 }
 
@@ -216,7 +216,7 @@ fn hessian_products_equal_the_jacobian_of_the_gradient() {
             let f = |t: &Tensor| half_norm(entry, sample, &x, i, t);
             let gradient = |t: &Tensor| -> Result<Tensor> {
                 let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
-                autograd::grad(&[&f(t)?], &[t], &options)?.pop().flatten().map_or_else(|| t.zeros_like(), Ok)
+                autograd::grad(&[&f(t)?], &[t], options)?.pop().flatten().map_or_else(|| t.zeros_like(), Ok)
             };
             let n = x[i].numel();
             let v = random_like(&x[i], seed + 3);

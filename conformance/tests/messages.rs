@@ -211,8 +211,8 @@ fn gradients(l: &mut Lines) {
         no_grad(|| w.fill_(1.0)).unwrap();
         y.backward()
     });
-    l.add("grad of an unused input", autograd::grad(&[&loss()], &[&leaf(&[1])], &GradOptions::default()));
-    l.add("grad of an output without history", autograd::grad(&[&zeros(&[])], &[&x], &GradOptions::default()));
+    l.add("grad of an unused input", autograd::grad(&[&loss()], &[&leaf(&[1])], GradOptions::default()));
+    l.add("grad of an output without history", autograd::grad(&[&zeros(&[])], &[&x], GradOptions::default()));
     l.add("requires_grad_ of integers", of(&[2], DType::I32).requires_grad_(true));
     l.add("requires_grad_(false) of an interior tensor", y().requires_grad_(false));
     l.add("retain_grad without history", zeros(&[2]).retain_grad());

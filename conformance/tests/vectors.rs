@@ -142,7 +142,7 @@ fn products_and_their_gradients_of_two_orders_equal_the_vectors() {
             let leaves: Vec<&Tensor> = x.iter().collect();
             let options =
                 GradOptions { grad_outputs: vec![Some(ct.clone())], create_graph: true, allow_unused: true, ..Default::default() };
-            let grads = autograd::grad(&[&out], &leaves, &options).unwrap();
+            let grads = autograd::grad(&[&out], &leaves, options).unwrap();
             let zero = |t: &Tensor| t.zeros_like().unwrap();
             for (i, g) in grads.iter().enumerate() {
                 check(&format!("g{i}"), &g.clone().unwrap_or_else(|| zero(&x[i])));
@@ -150,7 +150,7 @@ fn products_and_their_gradients_of_two_orders_equal_the_vectors() {
             let norms: Vec<Tensor> = grads.iter().flatten().map(|g| square_norm(g).unwrap()).collect();
             let total = norms[1..].iter().fold(norms[0].clone(), |sum, t| sum.add(t).unwrap());
             let second = if total.requires_grad() {
-                autograd::grad(&[&total], &leaves, &GradOptions { allow_unused: true, ..Default::default() }).unwrap()
+                autograd::grad(&[&total], &leaves, GradOptions { allow_unused: true, ..Default::default() }).unwrap()
             } else {
                 vec![None; n]
             };

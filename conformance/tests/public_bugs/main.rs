@@ -146,7 +146,7 @@ impl Run<'_> {
 
     fn gradients(&self, out: &Tensor, leaves: &[&Tensor], create_graph: bool) -> Vec<Tensor> {
         let options = GradOptions { grad_outputs: vec![Some(self.cotangent(out))], create_graph, ..Default::default() };
-        autograd::grad(&[out], leaves, &options).unwrap().into_iter().map(Option::unwrap).collect()
+        autograd::grad(&[out], leaves, options).unwrap().into_iter().map(Option::unwrap).collect()
     }
 
     fn check_derivatives(&self) {
@@ -166,7 +166,7 @@ impl Run<'_> {
             let at = |name: &str| self.case["second"][name].as_u64().unwrap() as usize;
             let first = self.gradients(&self.call(&operands).unwrap(), &[leaves[at("of")]], true).remove(0);
             let norm = first.mul(&first).unwrap().sum(.., false).unwrap();
-            let second = autograd::grad(&[&norm], &[leaves[at("wrt")]], &GradOptions::default()).unwrap()[0].clone().unwrap();
+            let second = autograd::grad(&[&norm], &[leaves[at("wrt")]], GradOptions::default()).unwrap()[0].clone().unwrap();
             self.check(&second, want, "second derivative");
         }
         if let Some(want) = expect.get("tangent") {

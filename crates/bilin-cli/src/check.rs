@@ -76,7 +76,7 @@ fn call(entry: &OpEntry, sample: &Sample, operands: Vec<Tensor>) -> Result<Vec<T
             Tensor::randn(out.shape(), DType::F32, &Device::reference(), &mut Rng::new(3))?.astype(out.dtype())?.to_device(out.device())?;
         let inputs: Vec<&Tensor> = leaves.iter().filter(|t| t.requires_grad()).collect();
         let options = GradOptions { grad_outputs: vec![Some(g)], allow_unused: true, ..Default::default() };
-        all.extend(autograd::grad(&[&out], &inputs, &options)?.into_iter().flatten());
+        all.extend(autograd::grad(&[&out], &inputs, options)?.into_iter().flatten());
     }
     Ok(all)
 }

@@ -45,7 +45,7 @@ pub(crate) fn gradients(out: &Tensor, leaves: &[Tensor], cotangent: &Cotangent, 
         Cotangent::File(path) => load_for(path, out.dtype(), converts, out.device())?,
     };
     let options = autograd::GradOptions { grad_outputs: vec![Some(g)], allow_unused: true, ..Default::default() };
-    let grads = autograd::grad(&[out], &leaves.iter().collect::<Vec<_>>(), &options)?;
+    let grads = autograd::grad(&[out], &leaves.iter().collect::<Vec<_>>(), options)?;
     grads.into_iter().zip(leaves).map(|(g, x)| g.map_or_else(|| x.zeros_like(), Ok)).collect()
 }
 

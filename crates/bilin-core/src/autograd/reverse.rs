@@ -345,7 +345,7 @@ fn root(op: &'static str, output: &Tensor, gradient: Option<&Tensor>) -> Result<
 /// Adds the gradient of `output` to the `.grad` of every leaf that it depends on and that requires one.
 ///
 /// Errors: `InvalidArgument` for an output without history or a missing cotangent, `VersionMismatch`, `GraphFreed`.
-pub fn backward(output: &Tensor, options: &BackwardOptions) -> Result<()> {
+pub fn backward(output: &Tensor, options: BackwardOptions) -> Result<()> {
     let root = root("backward", output, options.gradient.as_ref())?;
     let _mode = modes::set_grad_enabled(options.create_graph);
     // The sums of gradients too don't depend on the scope that backward is called in.
@@ -366,12 +366,12 @@ fn pass(goal: Goal<'_>, release: bool) -> Pass<'_> {
 /// let x = Tensor::from_slice(&[3f64], [1], &Device::reference())?.requires_grad_(true)?;
 /// let y = x.mul(&x)?.mul(&x)?.sum(.., false)?;
 /// let options = autograd::GradOptions { create_graph: true, ..Default::default() };
-/// let first = autograd::grad(&[&y], &[&x], &options)?[0].clone().unwrap();
-/// let second = autograd::grad(&[&first.sum(.., false)?], &[&x], &Default::default())?[0].clone().unwrap();
+/// let first = autograd::grad(&[&y], &[&x], options)?[0].clone().unwrap();
+/// let second = autograd::grad(&[&first.sum(.., false)?], &[&x], Default::default())?[0].clone().unwrap();
 /// assert_eq!((first.item::<f64>()?, second.item::<f64>()?), (27., 18.));
 /// # Ok::<(), bilin_core::Error>(())
 /// ```
-pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> Result<Vec<Option<Tensor>>> {
+pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let mut roots = Vec::new();
     for (i, output) in outputs.iter().enumerate() {
         roots.push(root("grad", output, options.grad_outputs.get(i).and_then(Option::as_ref))?);

@@ -23,7 +23,7 @@ pub fn value_and_grad(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor]
         return Ok((out, or_zeros(vec![None; x.len()], x)?));
     }
     let options = GradOptions { allow_unused: true, ..Default::default() };
-    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), &options)?;
+    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), options)?;
     Ok((out.detach(), or_zeros(grads, x)?))
 }
 
@@ -35,7 +35,7 @@ pub fn vjp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], g: &Tenso
         return Ok((out, or_zeros(vec![None; x.len()], x)?));
     }
     let options = GradOptions { grad_outputs: vec![Some(g.clone())], allow_unused: true, ..Default::default() };
-    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), &options)?;
+    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), options)?;
     Ok((out.detach(), or_zeros(grads, x)?))
 }
 
@@ -75,7 +75,7 @@ pub fn jacobian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Ten
         .into_iter()
         .map(|g| {
             let options = GradOptions { grad_outputs: vec![Some(g)], retain_graph: Some(true), allow_unused: true, ..Default::default() };
-            let row = grad(&[&out], &[&leaf], &options)?.pop().flatten().map_or_else(|| x.zeros_like(), Ok)?;
+            let row = grad(&[&out], &[&leaf], options)?.pop().flatten().map_or_else(|| x.zeros_like(), Ok)?;
             // A complex gradient is conjugated: Jᴴ·g.
             if out.dtype().is_complex() { row.conj() } else { Ok(row) }
         })

@@ -149,7 +149,7 @@ pub fn random(dtype: DType, rng: &mut Rng, wild: bool) -> Value {
         }
     };
     match dtype {
-        DType::Bool => Value::Int(i64::from(rng.next() % 7 == 0)),
+        DType::Bool => Value::Int(i64::from(rng.next().is_multiple_of(7))),
         DType::F16 | DType::Bf16 | DType::F32 | DType::F64 => Value::Real(real()),
         DType::C64 | DType::C128 => Value::Complex(real(), real()),
         _ => Value::Int(rng.next() as i64),

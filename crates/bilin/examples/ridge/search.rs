@@ -125,8 +125,8 @@ fn first_order(ridge: &Ridge, theta: f64, point: &Point, device: &Device) -> Res
 fn second_order(ridge: &Ridge, theta: f64, point: &Point, device: &Device) -> Result<Row> {
     let leaf = Tensor::scalar(theta, device)?.requires_grad_(true)?;
     let loss = ridge.loss(&leaf)?;
-    let first = only(autograd::grad(&[&loss], &[&leaf], &GradOptions { create_graph: true, ..Default::default() })?)?;
-    let second = only(autograd::grad(&[&first], &[&leaf], &GradOptions::default())?)?;
+    let first = only(autograd::grad(&[&loss], &[&leaf], GradOptions { create_graph: true, ..Default::default() })?)?;
+    let second = only(autograd::grad(&[&first], &[&leaf], GradOptions::default())?)?;
     let along = autograd::hvp(|t| ridge.loss(&t[0]), &[&leaf.detach()], &[&leaf.detach().ones_like()?])?;
     let pair = |second: &Tensor| -> Result<Pair> { Ok(Pair::of(second.item()?, point.second, point.scale)) };
     Ok(Row {
