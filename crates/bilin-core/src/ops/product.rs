@@ -345,7 +345,7 @@ products! {
     dot, dot_with, DOT, Form::Dot;
     /// Sum over the last axes: lhs[:-1] + rhs[:-1]. Ranks ≥ 1. Gradient, accumulator and cost as for [`matmul`].
     inner, inner_with, INNER, Form::Inner;
-    /// (M)·(N) → (M,N), lhs[i]·rhs[j]. Gradient: G·conj(rhs), Gᵀ·conj(lhs). Cost: M·N multiplications.
+    /// (M)·(N) → (M,N), `lhs[i]·rhs[j]`. Gradient: G·conj(rhs), Gᵀ·conj(lhs). Cost: M·N multiplications.
     outer, outer_with, OUTER, Form::Outer;
     /// Sum over the last axis, lhs conjugated, over a batch that broadcasts. Source: array API `vecdot`.
     vecdot, vecdot_with, VECDOT, Form::Vecdot(-1);
