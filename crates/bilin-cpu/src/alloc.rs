@@ -166,10 +166,10 @@ impl Drop for CpuBuffer {
             usize::MAX => {}
             c if c < SMALL_CLASSES => {
                 let _ = SMALL_LISTS.try_with(|lists| {
-                    if let Ok(mut lists) = lists.try_borrow_mut() {
-                        if lists[c].len() < SMALL_KEPT {
-                            lists[c].push(block);
-                        }
+                    if let Ok(mut lists) = lists.try_borrow_mut()
+                        && lists[c].len() < SMALL_KEPT
+                    {
+                        lists[c].push(block);
                     }
                 });
             }

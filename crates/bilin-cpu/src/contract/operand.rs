@@ -12,13 +12,22 @@ use super::steps::Steps;
 pub(crate) trait Source<A: Acc>: Sync {
     /// `dst.len()` elements from `at`, `step` apart.
     fn gather(&self, at: isize, step: isize, dst: &mut [A]);
-    /// A panel of rows: row-major where k is the nearer axis, else k-major. Returns the strides of a row and of k.
-    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, dst: &mut [A]) -> (usize, usize);
-    /// A panel of columns, k-major: columns side by side; complex ones as groups of `lanes` real, then imaginary parts,
-    /// padded with zeros.
-    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, lanes: usize, dst: &mut [A::Part]);
+    /// Panels of `height` rows, each as long as its rows and k say: row-major where k is the nearer axis, else k-major.
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, height: usize, dst: &mut [A]) -> Packed;
+    /// Panels of `width` columns, k-major: columns side by side; complex ones as groups of `lanes` real, then imaginary
+    /// parts, padded with zeros.
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, width: usize, lanes: usize, dst: &mut [A::Part]);
     /// The elements, where they stand in memory as accumulators.
     fn plain(&self) -> Option<&[A::Part]>;
+}
+
+/// How rows were packed.
+#[derive(Clone, Copy)]
+pub(crate) enum Packed {
+    /// One row after the other.
+    RowMajor,
+    /// The rows of a panel side by side, one k after the other.
+    KMajor,
 }
 
 /// Where a result goes.
@@ -57,6 +66,32 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
     fn slice(&self, at: isize, len: usize) -> &[S] {
         &self.data[at as usize..][..len]
     }
+
+    /// One panel of complex columns.
+    fn pack_complex<A: Acc>(&self, base: isize, ks: Steps<'_>, columns: &[isize], lanes: usize, panel: &mut [A::Part])
+    where
+        F: Convert<S, A>,
+    {
+        let line_len = columns.len().next_multiple_of(lanes) * 2;
+        let is_dense = Steps::new(columns).stride == Some(1);
+        for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(line_len)) {
+            for (group, at) in line.chunks_exact_mut(2 * lanes).zip(columns.chunks(lanes)) {
+                let (re, im) = group.split_at_mut(lanes);
+                let slots = re.iter_mut().zip(im.iter_mut());
+                let put = |(re, im): (&mut A::Part, &mut A::Part), x: S| {
+                    let x: A = self.turned(F::convert(x));
+                    (*re, *im) = x.parts();
+                };
+                if is_dense {
+                    slots.zip(self.slice(base + kk + at[0], at.len())).for_each(|(slot, &x)| put(slot, x));
+                } else {
+                    slots.zip(at).for_each(|(slot, &c)| put(slot, self.data[(base + kk + c) as usize]));
+                }
+                re[at.len()..].fill(A::Part::default());
+                im[at.len()..].fill(A::Part::default());
+            }
+        }
+    }
 }
 
 impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> {
@@ -73,7 +108,7 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
         }
     }
 
-    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, dst: &mut [A]) -> (usize, usize) {
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, height: usize, dst: &mut [A]) -> Packed {
         let (m, k) = (rows.at.len(), ks.at.len());
         if ks.stride == Some(1) && !(m > 1 && rows.stride == Some(1)) {
             for (&r, line) in rows.at.iter().zip(dst.chunks_exact_mut(k)) {
@@ -81,63 +116,66 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
                     *d = self.turned(F::convert(s));
                 }
             }
-            return (k, 1);
+            return Packed::RowMajor;
         }
-        for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(m)) {
-            if rows.stride == Some(1) {
-                for (d, &s) in line.iter_mut().zip(self.slice(base + kk + rows.at[0], m)) {
-                    *d = self.turned(F::convert(s));
-                }
-            } else {
-                for (d, &r) in line.iter_mut().zip(rows.at) {
-                    *d = self.get(base + kk + r);
+        // k outside, so that a run of rows is read whole before its cache lines are gone.
+        for (i, &kk) in ks.at.iter().enumerate() {
+            let run = if rows.stride == Some(1) { self.slice(base + kk + rows.at[0], m) } else { &[] };
+            for (first, panel) in (0..m).step_by(height).zip(dst.chunks_mut(height * k)) {
+                let count = height.min(m - first);
+                let line = &mut panel[i * count..][..count];
+                if rows.stride == Some(1) {
+                    for (d, &s) in line.iter_mut().zip(&run[first..first + count]) {
+                        *d = self.turned(F::convert(s));
+                    }
+                } else {
+                    for (d, &r) in line.iter_mut().zip(&rows.at[first..first + count]) {
+                        *d = self.get(base + kk + r);
+                    }
                 }
             }
         }
-        (1, m)
+        Packed::KMajor
     }
 
-    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, lanes: usize, dst: &mut [A::Part]) {
-        let n = columns.at.len();
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, width: usize, lanes: usize, dst: &mut [A::Part]) {
+        let (n, k) = (columns.at.len(), ks.at.len());
         if A::PARTS == 2 {
-            let width = n.next_multiple_of(lanes) * 2;
-            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(width)) {
-                for (group, at) in line.chunks_exact_mut(2 * lanes).zip(columns.at.chunks(lanes)) {
-                    let (re, im) = group.split_at_mut(lanes);
-                    for (j, &c) in at.iter().enumerate() {
-                        let x: A = self.get(base + kk + c);
-                        let parts = bytemuck::bytes_of(&x);
-                        let parts: &[A::Part] = bytemuck::cast_slice(parts);
-                        (re[j], im[j]) = (parts[0], parts[1]);
-                    }
-                    re[at.len()..].fill(A::Part::default());
-                    im[at.len()..].fill(A::Part::default());
-                }
+            for (at, panel) in columns.at.chunks(width).zip(dst.chunks_mut(width * k * 2)) {
+                self.pack_complex(base, ks, at, lanes, panel);
             }
             return;
         }
         let dst: &mut [A] = bytemuck::cast_slice_mut(dst);
         if columns.stride == Some(1) {
-            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(n)) {
-                for (d, &s) in line.iter_mut().zip(self.slice(base + kk + columns.at[0], n)) {
-                    *d = self.turned(F::convert(s));
-                }
-            }
-        } else if ks.stride == Some(1) {
-            // Short runs of k, so that the lines written to stay in the nearest cache.
-            for (from, lines) in (0..ks.at.len()).step_by(16).zip(dst.chunks_mut(16 * n)) {
-                let count = lines.len() / n;
-                for (j, &c) in columns.at.iter().enumerate() {
-                    let run = self.slice(base + c + ks.at[from], count);
-                    for (line, &s) in lines.chunks_exact_mut(n).zip(run) {
-                        line[j] = self.turned(F::convert(s));
+            for (i, &kk) in ks.at.iter().enumerate() {
+                let run = self.slice(base + kk + columns.at[0], n);
+                for (from, panel) in run.chunks(width).zip(dst.chunks_mut(width * k)) {
+                    for (d, &s) in panel[i * from.len()..].iter_mut().zip(from) {
+                        *d = self.turned(F::convert(s));
                     }
                 }
             }
-        } else {
-            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(n)) {
-                for (d, &c) in line.iter_mut().zip(columns.at) {
-                    *d = self.get(base + kk + c);
+            return;
+        }
+        for (columns, panel) in columns.at.chunks(width).zip(dst.chunks_mut(width * k)) {
+            let n = columns.len();
+            if ks.stride == Some(1) {
+                // Short runs of k, so that the lines written to stay in the nearest cache.
+                for (from, lines) in (0..k).step_by(16).zip(panel[..n * k].chunks_mut(16 * n)) {
+                    let count = lines.len() / n;
+                    for (j, &c) in columns.iter().enumerate() {
+                        let run = self.slice(base + c + ks.at[from], count);
+                        for (line, &s) in lines.chunks_exact_mut(n).zip(run) {
+                            line[j] = self.turned(F::convert(s));
+                        }
+                    }
+                }
+            } else {
+                for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(n)) {
+                    for (d, &c) in line.iter_mut().zip(columns) {
+                        *d = self.get(base + kk + c);
+                    }
                 }
             }
         }
@@ -179,8 +217,7 @@ impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
 fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
     if A::PARTS == 2 {
         let first = at / lanes * 2 * lanes + at % lanes;
-        let parts = [row[first], row[first + lanes]];
-        bytemuck::cast_slice::<A::Part, A>(&parts)[0]
+        A::from_parts(row[first], row[first + lanes])
     } else {
         bytemuck::cast_slice::<A::Part, A>(row)[at]
     }
