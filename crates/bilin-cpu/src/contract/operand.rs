@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use super::disjoint::Shared;
 use super::element::{Acc, Convert};
 use super::steps::Steps;
+use crate::arch;
 
 /// An operand, read as accumulators (and conjugated where the call says so).
 pub(crate) trait Source<A: Acc>: Sync {
@@ -17,6 +18,8 @@ pub(crate) trait Source<A: Acc>: Sync {
     /// Panels of `width` columns, k-major: columns side by side; complex ones as groups of `lanes` real, then imaginary
     /// parts, padded with zeros.
     fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, width: usize, lanes: usize, dst: &mut [A::Part]);
+    /// Asks for `len` elements from `at` ahead of their use.
+    fn ask_for(&self, at: isize, len: usize);
     /// The elements, where they stand in memory as accumulators.
     fn plain(&self) -> Option<&[A::Part]>;
 }
@@ -67,6 +70,51 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
         &self.data[at as usize..][..len]
     }
 
+    /// Converts a run, in pieces that become straight code.
+    #[inline(always)]
+    fn convert_run<A: Acc>(&self, dst: &mut [A], src: &[S])
+    where
+        F: Convert<S, A>,
+    {
+        if is_same::<S, A>() && !(A::PARTS == 2 && self.is_conj) {
+            dst.copy_from_slice(bytemuck::cast_slice(src));
+            return;
+        }
+        let (dst_pieces, dst_rest) = dst.as_chunks_mut::<16>();
+        let (src_pieces, src_rest) = src.as_chunks::<16>();
+        for (d, s) in dst_pieces.iter_mut().zip(src_pieces) {
+            // By value, so that the compiler sees that the two don't overlap.
+            *d = s.map(|x| self.turned(F::convert(x)));
+        }
+        for (d, &s) in dst_rest.iter_mut().zip(src_rest) {
+            *d = self.turned(F::convert(s));
+        }
+    }
+
+    /// Rows side by side, one k after the other, where rows are neighbours in memory: panels of `HEIGHT` rows.
+    #[inline(always)]
+    fn pack_neighbours<A: Acc, const HEIGHT: usize>(&self, first: isize, m: usize, ks: &[isize], dst: &mut [A])
+    where
+        F: Convert<S, A>,
+    {
+        // A few k at once, so that a run of rows is read whole before its cache lines are gone.
+        for (from, some) in (0..ks.len()).step_by(8).zip(ks.chunks(8)) {
+            for (row, panel) in (0..m).step_by(HEIGHT).zip(dst.chunks_mut(HEIGHT * ks.len())) {
+                let count = HEIGHT.min(m - row);
+                for (&k, line) in some.iter().zip(panel[from * count..].chunks_exact_mut(count)) {
+                    let run = self.slice(first + k + row as isize, count);
+                    if let (Ok(line), Ok(run)) = (<&mut [A; HEIGHT]>::try_from(&mut *line), <&[S; HEIGHT]>::try_from(run)) {
+                        *line = run.map(|x| self.turned(F::convert(x)));
+                    } else {
+                        for (d, &s) in line.iter_mut().zip(run) {
+                            *d = self.turned(F::convert(s));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// One panel of complex columns.
     fn pack_complex<A: Acc>(&self, base: isize, ks: Steps<'_>, columns: &[isize], lanes: usize, panel: &mut [A::Part])
     where
@@ -98,9 +146,7 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
     fn gather(&self, at: isize, step: isize, dst: &mut [A]) {
         if step == 1 {
             let len = dst.len();
-            for (d, &s) in dst.iter_mut().zip(self.slice(at, len)) {
-                *d = self.turned(F::convert(s));
-            }
+            self.convert_run(dst, self.slice(at, len));
         } else {
             for (i, d) in dst.iter_mut().enumerate() {
                 *d = self.get(at + i as isize * step);
@@ -112,26 +158,24 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
         let (m, k) = (rows.at.len(), ks.at.len());
         if ks.stride == Some(1) && !(m > 1 && rows.stride == Some(1)) {
             for (&r, line) in rows.at.iter().zip(dst.chunks_exact_mut(k)) {
-                for (d, &s) in line.iter_mut().zip(self.slice(base + r + ks.at[0], k)) {
-                    *d = self.turned(F::convert(s));
-                }
+                self.convert_run(line, self.slice(base + r + ks.at[0], k));
             }
             return Packed::RowMajor;
         }
-        // k outside, so that a run of rows is read whole before its cache lines are gone.
-        for (i, &kk) in ks.at.iter().enumerate() {
-            let run = if rows.stride == Some(1) { self.slice(base + kk + rows.at[0], m) } else { &[] };
-            for (first, panel) in (0..m).step_by(height).zip(dst.chunks_mut(height * k)) {
-                let count = height.min(m - first);
-                let line = &mut panel[i * count..][..count];
-                if rows.stride == Some(1) {
-                    for (d, &s) in line.iter_mut().zip(&run[first..first + count]) {
-                        *d = self.turned(F::convert(s));
-                    }
-                } else {
-                    for (d, &r) in line.iter_mut().zip(&rows.at[first..first + count]) {
-                        *d = self.get(base + kk + r);
-                    }
+        if rows.stride == Some(1) {
+            let first = base + rows.at[0];
+            match height {
+                8 => self.pack_neighbours::<A, 8>(first, m, ks.at, dst),
+                6 => self.pack_neighbours::<A, 6>(first, m, ks.at, dst),
+                4 => self.pack_neighbours::<A, 4>(first, m, ks.at, dst),
+                _ => self.pack_neighbours::<A, 2>(first, m, ks.at, dst),
+            }
+            return Packed::KMajor;
+        }
+        for (rows, panel) in rows.at.chunks(height).zip(dst.chunks_mut(height * k)) {
+            for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(rows.len())) {
+                for (d, &r) in line.iter_mut().zip(rows) {
+                    *d = self.get(base + kk + r);
                 }
             }
         }
@@ -150,10 +194,11 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
         if columns.stride == Some(1) {
             for (i, &kk) in ks.at.iter().enumerate() {
                 let run = self.slice(base + kk + columns.at[0], n);
+                if let Some(next) = ks.at.get(i + 2) {
+                    Source::<A>::ask_for(self, base + next + columns.at[0], n);
+                }
                 for (from, panel) in run.chunks(width).zip(dst.chunks_mut(width * k)) {
-                    for (d, &s) in panel[i * from.len()..].iter_mut().zip(from) {
-                        *d = self.turned(F::convert(s));
-                    }
+                    self.convert_run(&mut panel[i * from.len()..][..from.len()], from);
                 }
             }
             return;
@@ -178,6 +223,12 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
                     }
                 }
             }
+        }
+    }
+
+    fn ask_for(&self, at: isize, len: usize) {
+        if let Some(run) = self.data.get(at as usize..).and_then(|d| d.get(..len)) {
+            arch::ask_for(run);
         }
     }
 

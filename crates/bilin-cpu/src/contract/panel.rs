@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::disjoint::Shared;
 use super::element::Acc;
 use super::job::{Job, Oriented, inner_stride};
-use super::operand::Packed;
+use super::operand::{Packed, Source};
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
 use crate::arch::Lines;
@@ -167,6 +167,12 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                         Some(_) => Packed::RowMajor,
                         None => o.a.1.pack_rows(bases[o.a.0], group_offsets, a_steps, micro.rows, &mut a_panels[..group_len * terms]),
                     };
+                    let next = group + group_len;
+                    let mut ahead = Ahead::new(
+                        a_rows.part(next, group_rows.min(area.rows - next)),
+                        a_steps,
+                        group_len.div_ceil(micro.rows) * area.columns.div_ceil(width),
+                    );
                     for first in (0..group_len).step_by(micro.rows) {
                         let rows = micro.rows.min(group_len - first);
                         let row = group + first;
@@ -189,6 +195,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                             *p = ((row + i) * padded * A::PARTS) as isize;
                         }
                         for at in (0..area.columns).step_by(width) {
+                            ahead.step(o.a.1, bases[o.a.0]);
                             let count = width.min(area.columns - at);
                             let b = match b_direct {
                                 Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
@@ -214,6 +221,37 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
             }
         }
     })
+}
+
+/// Reads of the next group of rows, asked for little by little while the current one is multiplied.
+struct Ahead<'a> {
+    /// Where the runs begin, and an offset common to all.
+    runs: &'a [isize],
+    first: isize,
+    /// Elements of a run.
+    len: usize,
+    /// Runs to ask for at a step.
+    each: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(rows: Steps<'a>, ks: Steps<'a>, steps: usize) -> Self {
+        let (runs, first, len) = match (rows.at, ks.at) {
+            ([], _) | (_, []) => (&[][..], 0, 0),
+            (_, [k, ..]) if ks.stride == Some(1) => (rows.at, *k, ks.at.len()),
+            ([row, ..], _) if rows.stride == Some(1) => (ks.at, *row, rows.at.len()),
+            _ => (&[][..], 0, 0),
+        };
+        Ahead { runs, first, len, each: runs.len().div_ceil(steps) }
+    }
+    #[inline]
+    fn step<A: Acc>(&mut self, source: &dyn Source<A>, base: isize) {
+        let (now, later) = self.runs.split_at(self.each.min(self.runs.len()));
+        for run in now {
+            source.ask_for(base + self.first + run, self.len);
+        }
+        self.runs = later;
+    }
 }
 
 /// The columns' operand as it stands, where packing wouldn't pay.
