@@ -10,6 +10,9 @@ use bilin_core::shape::spec::{Axis, Spec};
 use bilin_core::{DType, Layout, OpName, Result};
 use bilin_cpu::{CpuBackend, CpuBuffer};
 
+/// Subscript, lengths of its labels, dtype.
+type Shape = (String, Vec<(char, usize)>, DType);
+
 /// Seconds of the best of several runs.
 fn seconds(subscript: &str, lens: &[(char, usize)], dtypes: [DType; 3]) -> Result<f64> {
     let op: OpName = "rate".into();
@@ -56,7 +59,7 @@ fn seconds(subscript: &str, lens: &[(char, usize)], dtypes: [DType; 3]) -> Resul
 fn main() -> Result<()> {
     let filters: Vec<String> = std::env::args().skip(1).collect();
     let square = |n| vec![('i', n), ('j', n), ('k', n)];
-    let mut cases: Vec<(String, Vec<(char, usize)>, DType)> = Vec::new();
+    let mut cases: Vec<Shape> = Vec::new();
     for n in [2, 4, 16, 64, 128, 256, 512, 1024, 2048] {
         for dtype in [DType::F32, DType::F64] {
             cases.push(("ik,kj->ij".into(), square(n), dtype));

@@ -47,6 +47,11 @@ macro_rules! vector {
             const LANES: usize = $lanes;
             const PARTS: usize = 1;
             #[inline(always)]
+            unsafe fn prefetch(at: *const $part) {
+                // SAFETY: a hint, for any address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+            }
+            #[inline(always)]
             unsafe fn zero() -> Self {
                 // SAFETY: the caller has AVX2.
                 unsafe { $name($zero()) }

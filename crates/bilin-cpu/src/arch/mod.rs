@@ -157,6 +157,21 @@ pick!(truth: &'static Micro<u32>);
 pick!(c64: [&'static Micro<f32>; 2]);
 pick!(c128: [&'static Micro<f64>; 2]);
 
+/// Asks for memory that will be read soon, into the second-level cache, where the processor can.
+#[inline(always)]
+pub(crate) fn ask_for<T>(memory: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        let first = memory.as_ptr().cast::<i8>();
+        for at in (0..size_of_val(memory)).step_by(64) {
+            // SAFETY: a hint, for any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(first.wrapping_add(at)) };
+        }
+    }
+    let _ = memory;
+}
+
 /// One operand of a tile: memory, first element, where rows begin (`a`) and the step of k, in parts.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines<'a, P> {

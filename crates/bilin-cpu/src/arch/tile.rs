@@ -84,7 +84,14 @@ pub(crate) unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t:
     }
 }
 
+/// Terms from which the result's lines are asked for ahead.
+const PREFETCH_FROM: usize = 64;
+
+/// How many k ahead the columns are asked for.
+const AHEAD: isize = 12;
+
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "indices unroll over constants")]
 unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: bool>(t: &Tile<V::Part>) {
     let step = V::LANES * V::PARTS;
     let last = t.cols.wrapping_sub((VECTORS - 1) * V::LANES);
@@ -95,8 +102,19 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
         for i in 0..ROWS {
             rows[i] = t.a.wrapping_offset(*t.a_rows.add(i));
         }
+        if t.terms >= PREFETCH_FROM {
+            for i in 0..ROWS {
+                for j in 0..VECTORS {
+                    V::prefetch(t.c.wrapping_offset(*t.c_rows.add(i)).wrapping_add(j * step));
+                }
+            }
+        }
         let (mut at, mut b) = (0isize, t.b);
         for _ in 0..t.terms {
+            let ahead = b.wrapping_offset(t.b_k.wrapping_mul(AHEAD));
+            for j in 0..VECTORS {
+                V::prefetch(ahead.wrapping_add(j * step));
+            }
             let mut line = [V::zero(); VECTORS];
             for j in 0..VECTORS {
                 let from = b.wrapping_add(j * step);

@@ -11,6 +11,9 @@ pub(crate) trait Vector: Copy {
     const LANES: usize;
     /// Scalars of one accumulator: 2 for complex, else 1.
     const PARTS: usize;
+    /// Asks for the memory of a vector that will be written, where the processor can.
+    #[inline(always)]
+    unsafe fn prefetch(_at: *const Self::Part) {}
     /// All +0.
     unsafe fn zero() -> Self;
     /// One element (its parts stand side by side) in every lane.
@@ -47,6 +50,14 @@ impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
     type Part = V::Part;
     const LANES: usize = V::LANES;
     const PARTS: usize = 2;
+    #[inline(always)]
+    unsafe fn prefetch(at: *const V::Part) {
+        // SAFETY: a hint.
+        unsafe {
+            V::prefetch(at);
+            V::prefetch(at.wrapping_add(V::LANES));
+        }
+    }
     #[inline(always)]
     unsafe fn zero() -> Self {
         // SAFETY: the caller's promise about the instruction set.

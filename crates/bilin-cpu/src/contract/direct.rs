@@ -1,6 +1,6 @@
 //! Products whose operands are read where they stand: small ones, batches of them, matrix times vector.
 
-use bilin_core::shape::plan::{Loop, Plan};
+use bilin_core::shape::plan::Loop;
 
 use super::element::Acc;
 use super::job::{Job, Oriented};
@@ -32,8 +32,8 @@ pub(crate) struct Strides {
     k: [isize; 2],
 }
 
-fn strides<A: Acc>(plan: &Plan, is_swapped: bool, width: usize) -> Option<Strides> {
-    let [_, m, n, k] = plan.sizes();
+fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) -> Option<Strides> {
+    let (plan, [_, m, n, k]) = (job.plan, job.sizes);
     let (m_loops, n_loops, k_loops) = (only(plan.m())?, only(plan.n())?, only(plan.k())?);
     let (a, b) = if is_swapped { (1, 0) } else { (0, 1) };
     let (row_count, column_count, by_row, by_column) = if is_swapped { (n, m, n_loops, m_loops) } else { (m, n, m_loops, n_loops) };
@@ -60,13 +60,13 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Strides> {
     job.lhs.plain()?;
     job.rhs.plain()?;
     job.out.plain()?;
-    let [_, m, n, _] = job.plan.sizes();
+    let [_, m, n, _] = job.sizes;
     let micro = A::micro(job.isa, false);
     let width = micro.lanes * micro.vectors;
-    let across_n = strides::<A>(job.plan, false, width);
+    let across_n = strides(job, false, width);
     match across_n {
         Some(s) if n > 1 || m == 1 => Some(s),
-        _ => strides::<A>(job.plan, true, width).or(across_n),
+        _ => strides(job, true, width).or(across_n),
     }
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Strides> {
 pub(crate) fn run<A: Acc>(job: &Job<'_, A>, s: Strides) -> Option<()> {
     let o = job.oriented(s.is_swapped);
     let data = (o.a.1.plain()?, o.b.1.plain()?);
-    let [batch, _, _, k] = job.plan.sizes();
+    let [batch, _, _, k] = job.sizes;
     let [rows, columns] = o.sizes;
     let cost = rows.saturating_mul(columns).saturating_mul(k);
     let micro = o.micro;
@@ -116,7 +116,7 @@ fn area<A: Acc>(
     let Some(out) = job.out.plain() else { return };
     let bases = job.bases(batch);
     let micro = o.micro;
-    let k = job.plan.sizes()[3];
+    let k = job.sizes[3];
     let mut a_rows = [0isize; MAX_ROWS];
     let mut c_rows = [0isize; MAX_ROWS];
     for i in 0..micro.rows.min(rows[1] - rows[0]) {

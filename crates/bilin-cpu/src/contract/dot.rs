@@ -15,7 +15,7 @@ const SUMS: usize = 256;
 
 /// Strides of lhs and rhs along k, where k is one loop.
 pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<[isize; 2]> {
-    let [_, m, n, _] = job.plan.sizes();
+    let [_, m, n, _] = job.sizes;
     match job.plan.k() {
         [k] if m == 1 && n == 1 => Some([k.strides[0], k.strides[1]]),
         _ => None,
@@ -90,7 +90,7 @@ fn block_sums<A: Acc>(job: &Job<'_, A>, steps: [isize; 2], base: [isize; 3], fir
 
 /// Runs a job that [`accepts`] took.
 pub(crate) fn run<A: Acc>(job: &Job<'_, A>, steps: [isize; 2]) -> Option<()> {
-    let [batch, _, _, k] = job.plan.sizes();
+    let [batch, _, _, k] = job.sizes;
     if k <= A::BLOCK {
         let groups = batch.div_ceil(CHAINS);
         threads::for_each(groups, CHAINS * k * A::PARTS, &|group| {

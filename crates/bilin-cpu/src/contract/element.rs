@@ -26,6 +26,10 @@ pub(crate) trait Acc: Pod + Default + Send + Sync {
     fn product(a: Self, b: Self) -> Self {
         Self::mul_add(a, b, Self::default())
     }
+    /// Real and imaginary parts; a real number twice.
+    fn parts(self) -> (Self::Part, Self::Part);
+    /// From real and imaginary parts.
+    fn from_parts(re: Self::Part, im: Self::Part) -> Self;
     /// Complex conjugate.
     fn conjugate(self) -> Self {
         self
@@ -47,6 +51,14 @@ macro_rules! real {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 <$t as Scalar>::plus(self, other)
+            }
+            #[inline(always)]
+            fn parts(self) -> ($t, $t) {
+                (self, self)
+            }
+            #[inline(always)]
+            fn from_parts(re: $t, _im: $t) -> Self {
+                re
             }
             #[inline]
             fn micro(isa: Isa, _is_swapped: bool) -> &'static Micro<$t> {
@@ -76,6 +88,14 @@ macro_rules! complex {
             #[inline(always)]
             fn plus(self, other: Self) -> Self {
                 Self { re: self.re + other.re, im: self.im + other.im }
+            }
+            #[inline(always)]
+            fn parts(self) -> ($part, $part) {
+                (self.re, self.im)
+            }
+            #[inline(always)]
+            fn from_parts(re: $part, im: $part) -> Self {
+                Self { re, im }
             }
             #[inline(always)]
             fn conjugate(self) -> Self {

@@ -12,6 +12,8 @@ use crate::arch::tile::Micro;
 pub(crate) struct Job<'a, A: Acc> {
     /// The loops.
     pub plan: &'a Plan,
+    /// Batch, m, n and k as numbers of steps.
+    pub sizes: [usize; 4],
     /// Left operand.
     pub lhs: &'a dyn Source<A>,
     /// Right operand.
@@ -42,7 +44,7 @@ pub(crate) struct Oriented<'a, A: Acc> {
 impl<'a, A: Acc> Job<'a, A> {
     /// Roles: lhs in the rows, or swapped.
     pub(crate) fn oriented(&self, is_swapped: bool) -> Oriented<'a, A> {
-        let [_, m, n, _] = self.plan.sizes();
+        let [_, m, n, _] = self.sizes;
         let micro = A::micro(self.isa, is_swapped);
         if is_swapped {
             Oriented { a: (1, self.rhs), b: (0, self.lhs), rows: self.plan.n(), columns: self.plan.m(), sizes: [n, m], micro }

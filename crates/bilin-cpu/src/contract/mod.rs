@@ -62,7 +62,7 @@ fn kind_of(call: &ContractCall<'_>) -> Kind {
 }
 
 fn dispatch(call: ContractCall<'_>, asked: Option<(&'static Kernel, bool)>) -> Result<()> {
-    let [batch, m, n, _] = call.plan.sizes();
+    let sizes @ [batch, m, n, _] = call.plan.sizes();
     if batch == 0 || m == 0 || n == 0 {
         return Ok(());
     }
@@ -77,17 +77,17 @@ fn dispatch(call: ContractCall<'_>, asked: Option<(&'static Kernel, bool)>) -> R
         other => other,
     };
     match kind {
-        Kind::F32 => typed_contract::<f32>(call, kind, asked),
-        Kind::F64 => typed_contract::<f64>(call, kind, asked),
-        Kind::C64 => typed_contract::<c64>(call, kind, asked),
-        Kind::C128 => typed_contract::<c128>(call, kind, asked),
-        Kind::I32 => typed_contract::<i32>(call, kind, asked),
-        Kind::I64 => typed_contract::<i64>(call, kind, asked),
-        Kind::Truth => typed_contract::<u32>(call, kind, asked),
+        Kind::F32 => typed_contract::<f32>(call, sizes, asked, kind),
+        Kind::F64 => typed_contract::<f64>(call, sizes, asked, kind),
+        Kind::C64 => typed_contract::<c64>(call, sizes, asked, kind),
+        Kind::C128 => typed_contract::<c128>(call, sizes, asked, kind),
+        Kind::I32 => typed_contract::<i32>(call, sizes, asked, kind),
+        Kind::I64 => typed_contract::<i64>(call, sizes, asked, kind),
+        Kind::Truth => typed_contract::<u32>(call, sizes, asked, kind),
     }
 }
 
-fn typed_contract<A: Typed>(call: ContractCall<'_>, kind: Kind, asked: Option<(&'static Kernel, bool)>) -> Result<()> {
+fn typed_contract<A: Typed>(call: ContractCall<'_>, sizes: [usize; 4], asked: Option<(&'static Kernel, bool)>, kind: Kind) -> Result<()> {
     let ContractCall { op, plan, lhs, rhs, out, conj, .. } = call;
     let dtypes = [lhs.dtype, rhs.dtype, out.dtype];
     let (lhs_bytes, rhs_bytes) = (host_bytes(op, lhs.buffer)?, host_bytes(op, rhs.buffer)?);
@@ -97,7 +97,7 @@ fn typed_contract<A: Typed>(call: ContractCall<'_>, kind: Kind, asked: Option<(&
         A::with_source(dtypes[1], rhs_bytes, rhs_conj, |rhs| {
             A::with_sink(dtypes[2], out_bytes, |out| {
                 let isa = asked.map_or_else(Isa::best, |(k, _)| k.isa);
-                choose(&Job { plan, lhs, rhs, out, isa }, kind, asked)
+                choose(&Job { plan, sizes, lhs, rhs, out, isa }, kind, asked)
             })
         })
     });
@@ -140,7 +140,7 @@ fn attempt<A: Acc>(job: &Job<'_, A>, variant: Variant) -> Option<Option<()>> {
 #[inline(never)]
 fn choose<A: Acc>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static Kernel, bool)>) -> Done {
     let outcome = |ran: Option<()>| if ran.is_some() { Done::Yes } else { Done::NoRoom };
-    if job.plan.sizes()[3] == 0 {
+    if job.sizes[3] == 0 {
         product::zeros(job);
         return Done::Yes;
     }

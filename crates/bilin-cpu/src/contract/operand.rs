@@ -7,18 +7,30 @@ use bytemuck::Pod;
 use super::disjoint::Shared;
 use super::element::{Acc, Convert};
 use super::steps::Steps;
+use crate::arch;
 
 /// An operand, read as accumulators (and conjugated where the call says so).
 pub(crate) trait Source<A: Acc>: Sync {
     /// `dst.len()` elements from `at`, `step` apart.
     fn gather(&self, at: isize, step: isize, dst: &mut [A]);
-    /// A panel of rows: row-major where k is the nearer axis, else k-major. Returns the strides of a row and of k.
-    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, dst: &mut [A]) -> (usize, usize);
-    /// A panel of columns, k-major: columns side by side; complex ones as groups of `lanes` real, then imaginary parts,
-    /// padded with zeros.
-    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, lanes: usize, dst: &mut [A::Part]);
+    /// Panels of `height` rows, each as long as its rows and k say: row-major where k is the nearer axis, else k-major.
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, height: usize, dst: &mut [A]) -> Packed;
+    /// Panels of `width` columns, k-major: columns side by side; complex ones as groups of `lanes` real, then imaginary
+    /// parts, padded with zeros.
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, width: usize, lanes: usize, dst: &mut [A::Part]);
+    /// Asks for `len` elements from `at` ahead of their use.
+    fn ask_for(&self, at: isize, len: usize);
     /// The elements, where they stand in memory as accumulators.
     fn plain(&self) -> Option<&[A::Part]>;
+}
+
+/// How rows were packed.
+#[derive(Clone, Copy)]
+pub(crate) enum Packed {
+    /// One row after the other.
+    RowMajor,
+    /// The rows of a panel side by side, one k after the other.
+    KMajor,
 }
 
 /// Where a result goes.
@@ -57,15 +69,84 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
     fn slice(&self, at: isize, len: usize) -> &[S] {
         &self.data[at as usize..][..len]
     }
+
+    /// Converts a run, in pieces that become straight code.
+    #[inline(always)]
+    fn convert_run<A: Acc>(&self, dst: &mut [A], src: &[S])
+    where
+        F: Convert<S, A>,
+    {
+        if is_same::<S, A>() && !(A::PARTS == 2 && self.is_conj) {
+            dst.copy_from_slice(bytemuck::cast_slice(src));
+            return;
+        }
+        let (dst_pieces, dst_rest) = dst.as_chunks_mut::<16>();
+        let (src_pieces, src_rest) = src.as_chunks::<16>();
+        for (d, s) in dst_pieces.iter_mut().zip(src_pieces) {
+            // By value, so that the compiler sees that the two don't overlap.
+            *d = s.map(|x| self.turned(F::convert(x)));
+        }
+        for (d, &s) in dst_rest.iter_mut().zip(src_rest) {
+            *d = self.turned(F::convert(s));
+        }
+    }
+
+    /// Rows side by side, one k after the other, where rows are neighbours in memory: panels of `HEIGHT` rows.
+    #[inline(always)]
+    fn pack_neighbours<A: Acc, const HEIGHT: usize>(&self, first: isize, m: usize, ks: &[isize], dst: &mut [A])
+    where
+        F: Convert<S, A>,
+    {
+        // A few k at once, so that a run of rows is read whole before its cache lines are gone.
+        for (from, some) in (0..ks.len()).step_by(8).zip(ks.chunks(8)) {
+            for (row, panel) in (0..m).step_by(HEIGHT).zip(dst.chunks_mut(HEIGHT * ks.len())) {
+                let count = HEIGHT.min(m - row);
+                for (&k, line) in some.iter().zip(panel[from * count..].chunks_exact_mut(count)) {
+                    let run = self.slice(first + k + row as isize, count);
+                    if let (Ok(line), Ok(run)) = (<&mut [A; HEIGHT]>::try_from(&mut *line), <&[S; HEIGHT]>::try_from(run)) {
+                        *line = run.map(|x| self.turned(F::convert(x)));
+                    } else {
+                        for (d, &s) in line.iter_mut().zip(run) {
+                            *d = self.turned(F::convert(s));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// One panel of complex columns.
+    fn pack_complex<A: Acc>(&self, base: isize, ks: Steps<'_>, columns: &[isize], lanes: usize, panel: &mut [A::Part])
+    where
+        F: Convert<S, A>,
+    {
+        let line_len = columns.len().next_multiple_of(lanes) * 2;
+        let is_dense = Steps::new(columns).stride == Some(1);
+        for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(line_len)) {
+            for (group, at) in line.chunks_exact_mut(2 * lanes).zip(columns.chunks(lanes)) {
+                let (re, im) = group.split_at_mut(lanes);
+                let slots = re.iter_mut().zip(im.iter_mut());
+                let put = |(re, im): (&mut A::Part, &mut A::Part), x: S| {
+                    let x: A = self.turned(F::convert(x));
+                    (*re, *im) = x.parts();
+                };
+                if is_dense {
+                    slots.zip(self.slice(base + kk + at[0], at.len())).for_each(|(slot, &x)| put(slot, x));
+                } else {
+                    slots.zip(at).for_each(|(slot, &c)| put(slot, self.data[(base + kk + c) as usize]));
+                }
+                re[at.len()..].fill(A::Part::default());
+                im[at.len()..].fill(A::Part::default());
+            }
+        }
+    }
 }
 
 impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> {
     fn gather(&self, at: isize, step: isize, dst: &mut [A]) {
         if step == 1 {
             let len = dst.len();
-            for (d, &s) in dst.iter_mut().zip(self.slice(at, len)) {
-                *d = self.turned(F::convert(s));
-            }
+            self.convert_run(dst, self.slice(at, len));
         } else {
             for (i, d) in dst.iter_mut().enumerate() {
                 *d = self.get(at + i as isize * step);
@@ -73,73 +154,81 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
         }
     }
 
-    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, dst: &mut [A]) -> (usize, usize) {
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, height: usize, dst: &mut [A]) -> Packed {
         let (m, k) = (rows.at.len(), ks.at.len());
         if ks.stride == Some(1) && !(m > 1 && rows.stride == Some(1)) {
             for (&r, line) in rows.at.iter().zip(dst.chunks_exact_mut(k)) {
-                for (d, &s) in line.iter_mut().zip(self.slice(base + r + ks.at[0], k)) {
-                    *d = self.turned(F::convert(s));
-                }
+                self.convert_run(line, self.slice(base + r + ks.at[0], k));
             }
-            return (k, 1);
+            return Packed::RowMajor;
         }
-        for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(m)) {
-            if rows.stride == Some(1) {
-                for (d, &s) in line.iter_mut().zip(self.slice(base + kk + rows.at[0], m)) {
-                    *d = self.turned(F::convert(s));
-                }
-            } else {
-                for (d, &r) in line.iter_mut().zip(rows.at) {
+        if rows.stride == Some(1) {
+            let first = base + rows.at[0];
+            match height {
+                8 => self.pack_neighbours::<A, 8>(first, m, ks.at, dst),
+                6 => self.pack_neighbours::<A, 6>(first, m, ks.at, dst),
+                4 => self.pack_neighbours::<A, 4>(first, m, ks.at, dst),
+                _ => self.pack_neighbours::<A, 2>(first, m, ks.at, dst),
+            }
+            return Packed::KMajor;
+        }
+        for (rows, panel) in rows.at.chunks(height).zip(dst.chunks_mut(height * k)) {
+            for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(rows.len())) {
+                for (d, &r) in line.iter_mut().zip(rows) {
                     *d = self.get(base + kk + r);
                 }
             }
         }
-        (1, m)
+        Packed::KMajor
     }
 
-    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, lanes: usize, dst: &mut [A::Part]) {
-        let n = columns.at.len();
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, width: usize, lanes: usize, dst: &mut [A::Part]) {
+        let (n, k) = (columns.at.len(), ks.at.len());
         if A::PARTS == 2 {
-            let width = n.next_multiple_of(lanes) * 2;
-            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(width)) {
-                for (group, at) in line.chunks_exact_mut(2 * lanes).zip(columns.at.chunks(lanes)) {
-                    let (re, im) = group.split_at_mut(lanes);
-                    for (j, &c) in at.iter().enumerate() {
-                        let x: A = self.get(base + kk + c);
-                        let parts = bytemuck::bytes_of(&x);
-                        let parts: &[A::Part] = bytemuck::cast_slice(parts);
-                        (re[j], im[j]) = (parts[0], parts[1]);
-                    }
-                    re[at.len()..].fill(A::Part::default());
-                    im[at.len()..].fill(A::Part::default());
-                }
+            for (at, panel) in columns.at.chunks(width).zip(dst.chunks_mut(width * k * 2)) {
+                self.pack_complex(base, ks, at, lanes, panel);
             }
             return;
         }
         let dst: &mut [A] = bytemuck::cast_slice_mut(dst);
         if columns.stride == Some(1) {
-            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(n)) {
-                for (d, &s) in line.iter_mut().zip(self.slice(base + kk + columns.at[0], n)) {
-                    *d = self.turned(F::convert(s));
+            for (i, &kk) in ks.at.iter().enumerate() {
+                let run = self.slice(base + kk + columns.at[0], n);
+                if let Some(next) = ks.at.get(i + 2) {
+                    Source::<A>::ask_for(self, base + next + columns.at[0], n);
+                }
+                for (from, panel) in run.chunks(width).zip(dst.chunks_mut(width * k)) {
+                    self.convert_run(&mut panel[i * from.len()..][..from.len()], from);
                 }
             }
-        } else if ks.stride == Some(1) {
-            // Short runs of k, so that the lines written to stay in the nearest cache.
-            for (from, lines) in (0..ks.at.len()).step_by(16).zip(dst.chunks_mut(16 * n)) {
-                let count = lines.len() / n;
-                for (j, &c) in columns.at.iter().enumerate() {
-                    let run = self.slice(base + c + ks.at[from], count);
-                    for (line, &s) in lines.chunks_exact_mut(n).zip(run) {
-                        line[j] = self.turned(F::convert(s));
+            return;
+        }
+        for (columns, panel) in columns.at.chunks(width).zip(dst.chunks_mut(width * k)) {
+            let n = columns.len();
+            if ks.stride == Some(1) {
+                // Short runs of k, so that the lines written to stay in the nearest cache.
+                for (from, lines) in (0..k).step_by(16).zip(panel[..n * k].chunks_mut(16 * n)) {
+                    let count = lines.len() / n;
+                    for (j, &c) in columns.iter().enumerate() {
+                        let run = self.slice(base + c + ks.at[from], count);
+                        for (line, &s) in lines.chunks_exact_mut(n).zip(run) {
+                            line[j] = self.turned(F::convert(s));
+                        }
+                    }
+                }
+            } else {
+                for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(n)) {
+                    for (d, &c) in line.iter_mut().zip(columns) {
+                        *d = self.get(base + kk + c);
                     }
                 }
             }
-        } else {
-            for (&kk, line) in ks.at.iter().zip(dst.chunks_exact_mut(n)) {
-                for (d, &c) in line.iter_mut().zip(columns.at) {
-                    *d = self.get(base + kk + c);
-                }
-            }
+        }
+    }
+
+    fn ask_for(&self, at: isize, len: usize) {
+        if let Some(run) = self.data.get(at as usize..).and_then(|d| d.get(..len)) {
+            arch::ask_for(run);
         }
     }
 
@@ -179,8 +268,7 @@ impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
 fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
     if A::PARTS == 2 {
         let first = at / lanes * 2 * lanes + at % lanes;
-        let parts = [row[first], row[first + lanes]];
-        bytemuck::cast_slice::<A::Part, A>(&parts)[0]
+        A::from_parts(row[first], row[first + lanes])
     } else {
         bytemuck::cast_slice::<A::Part, A>(row)[at]
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::disjoint::Shared;
 use super::element::Acc;
 use super::job::{Job, Oriented, inner_stride};
+use super::operand::{Packed, Source};
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
 use crate::arch::Lines;
@@ -18,6 +19,8 @@ use crate::threads;
 const BLOCK_BYTES: usize = 1 << 20;
 /// Most rows or columns of a task.
 const MOST: usize = 4096;
+/// Rows that are packed at once.
+const GROUP_ROWS: usize = 64;
 /// Bytes of partial sums of a task.
 const PARTIAL_BYTES: usize = 2 << 20;
 
@@ -33,7 +36,7 @@ struct Cut {
 
 impl Cut {
     fn new<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>) -> Cut {
-        let [batch, _, _, k] = job.plan.sizes();
+        let [batch, _, _, k] = job.sizes;
         let [m, n] = o.sizes;
         let (lanes, width) = (o.micro.lanes, o.micro.lanes * o.micro.vectors);
         let line = k.min(A::BLOCK) * size_of::<A>();
@@ -66,7 +69,7 @@ impl Cut {
 
 /// Whether rhs should stand in the rows: by what writes the result in whole vectors and packs least.
 fn is_better_swapped<A: Acc>(job: &Job<'_, A>) -> bool {
-    let [_, m, n, _] = job.plan.sizes();
+    let [_, m, n, _] = job.sizes;
     let plan = job.plan;
     // The few columns are packed, the many rows read in place.
     if m.saturating_mul(16) < n && inner_stride(plan.n(), 1) != 1 {
@@ -94,7 +97,7 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>) -> Option<()> {
     let cut = Cut::new(job, &o);
     let has_failed = AtomicBool::new(false);
     let tasks = cut.batch * cut.row_parts * cut.column_parts;
-    let [_, _, _, k] = job.plan.sizes();
+    let [_, _, _, k] = job.sizes;
     let cost = cut.rows.min(o.sizes[0]) * cut.columns.min(o.sizes[1]) * k * A::PARTS;
     threads::for_each(tasks, cost, &|task| {
         let (batch, part) = (task / (cut.row_parts * cut.column_parts), task % (cut.row_parts * cut.column_parts));
@@ -118,16 +121,17 @@ struct Area {
 }
 
 fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Option<()> {
-    let [_, _, _, k] = job.plan.sizes();
+    let [_, _, _, k] = job.sizes;
     let micro = o.micro;
     let block = k.min(A::BLOCK);
     let padded = area.columns.next_multiple_of(micro.lanes);
-    let (a_len, b_len) = (micro.rows * block, block * padded * A::PARTS);
+    let group_rows = (GROUP_ROWS / micro.rows * micro.rows).min(area.rows.next_multiple_of(micro.rows));
+    let (a_len, b_len) = (group_rows * block, block * padded * A::PARTS);
     let p_len = area.rows * padded * A::PARTS;
     let bytes = carved_bytes::<A>(a_len) + carved_bytes::<A::Part>(b_len) + carved_bytes::<A::Part>(p_len);
     let bases = job.bases(area.batch);
     with_scratch(bytes, 2 * (area.rows + area.columns + block), |memory, offsets| {
-        let (a_panel, memory) = carve::<A>(memory, a_len);
+        let (a_panels, memory) = carve::<A>(memory, a_len);
         let (b_block, memory) = carve::<A::Part>(memory, b_len);
         let (partial, _) = carve::<A::Part>(memory, p_len);
         let (a_rows, offsets) = offsets.split_at_mut(area.rows);
@@ -153,65 +157,58 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                 let b_direct = direct_columns::<A>(o, &b_columns, &b_steps, area.rows);
                 let width = micro.lanes * micro.vectors;
                 if b_direct.is_none() {
-                    for (at, panel) in (0..area.columns).step_by(width).zip(b_block.chunks_mut(terms * width * A::PARTS)) {
-                        let count = width.min(area.columns - at);
-                        let stored = if A::PARTS == 2 { count.next_multiple_of(micro.lanes) * 2 } else { count };
-                        o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns.part(at, count), micro.lanes, &mut panel[..terms * stored]);
-                    }
+                    o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns, width, micro.lanes, b_block);
                 }
                 let a_direct = o.a.1.plain().zip(a_steps.stride).filter(|_| A::PARTS == 1 && area.columns <= 2 * width);
-                for row in (0..area.rows).step_by(micro.rows) {
-                    let rows = micro.rows.min(area.rows - row);
-                    let panel_rows = a_rows.part(row, rows);
-                    let mut starts = [0isize; MAX_ROWS];
-                    let a = if let Some((data, step)) = a_direct {
-                        starts[..rows].copy_from_slice(panel_rows.at);
-                        Lines { data, at: bases[o.a.0] + a_steps.at[0], step }
-                    } else {
-                        let panel = &mut a_panel[..rows * terms];
-                        let (row_step, k_step) = o.a.1.pack_rows(bases[o.a.0], panel_rows, a_steps, panel);
-                        for (i, s) in starts.iter_mut().enumerate() {
-                            *s = (i * row_step * A::PARTS) as isize;
-                        }
-                        Lines { data: bytemuck::cast_slice::<A, A::Part>(panel), at: 0, step: (k_step * A::PARTS) as isize }
+                for group in (0..area.rows).step_by(group_rows) {
+                    let group_len = group_rows.min(area.rows - group);
+                    let group_offsets = a_rows.part(group, group_len);
+                    let packed = match a_direct {
+                        Some(_) => Packed::RowMajor,
+                        None => o.a.1.pack_rows(bases[o.a.0], group_offsets, a_steps, micro.rows, &mut a_panels[..group_len * terms]),
                     };
-                    for (i, p) in partial_rows.iter_mut().enumerate() {
-                        *p = ((row + i) * padded * A::PARTS) as isize;
-                    }
-                    for at in (0..area.columns).step_by(width) {
-                        let count = width.min(area.columns - at);
-                        let b = match b_direct {
-                            Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
-                            None => {
-                                let stored = if A::PARTS == 2 { count.next_multiple_of(micro.lanes) * 2 } else { count };
-                                Lines { data: &*b_block, at: (at * terms * A::PARTS) as isize, step: stored as isize }
+                    let next = group + group_len;
+                    let mut ahead = Ahead::new(
+                        a_rows.part(next, group_rows.min(area.rows - next)),
+                        a_steps,
+                        group_len.div_ceil(micro.rows) * area.columns.div_ceil(width),
+                    );
+                    for first in (0..group_len).step_by(micro.rows) {
+                        let rows = micro.rows.min(group_len - first);
+                        let row = group + first;
+                        let mut starts = [0isize; MAX_ROWS];
+                        let a = if let Some((data, step)) = a_direct {
+                            starts[..rows].copy_from_slice(&group_offsets.at[first..first + rows]);
+                            Lines { data, at: bases[o.a.0] + a_steps.at[0], step }
+                        } else {
+                            let (row_step, k_step) = match packed {
+                                Packed::RowMajor => (terms, 1),
+                                Packed::KMajor => (1, rows),
+                            };
+                            for (i, s) in starts.iter_mut().enumerate() {
+                                *s = (i * row_step * A::PARTS) as isize;
                             }
+                            let data = bytemuck::cast_slice::<A, A::Part>(&*a_panels);
+                            Lines { data, at: (first * terms * A::PARTS) as isize, step: (k_step * A::PARTS) as isize }
                         };
-                        match direct {
-                            Some(c) => micro.run(
-                                terms,
-                                A::PARTS,
-                                a,
-                                &starts[..rows],
-                                b,
-                                c,
-                                bases[2] + c_columns.at[at],
-                                &c_rows[row..row + rows],
-                                count,
-                                from == 0,
-                            ),
-                            None => micro.run(
-                                terms,
-                                A::PARTS,
-                                a,
-                                &starts[..rows],
-                                b,
-                                &own,
-                                (at * A::PARTS) as isize,
-                                &partial_rows[..rows],
-                                count,
-                                from == 0,
-                            ),
+                        for (i, p) in partial_rows.iter_mut().enumerate() {
+                            *p = ((row + i) * padded * A::PARTS) as isize;
+                        }
+                        for at in (0..area.columns).step_by(width) {
+                            ahead.step(o.a.1, bases[o.a.0]);
+                            let count = width.min(area.columns - at);
+                            let b = match b_direct {
+                                Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
+                                None => {
+                                    let stored = if A::PARTS == 2 { count.next_multiple_of(micro.lanes) * 2 } else { count };
+                                    Lines { data: &*b_block, at: (at * terms * A::PARTS) as isize, step: stored as isize }
+                                }
+                            };
+                            let (c, c_at, rows_at) = match direct {
+                                Some(c) => (c, bases[2] + c_columns.at[at], &c_rows[row..row + rows]),
+                                None => (&own, (at * A::PARTS) as isize, &partial_rows[..rows]),
+                            };
+                            micro.run(terms, A::PARTS, a, &starts[..rows], b, c, c_at, rows_at, count, from == 0);
                         }
                     }
                 }
@@ -224,6 +221,37 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
             }
         }
     })
+}
+
+/// Reads of the next group of rows, asked for little by little while the current one is multiplied.
+struct Ahead<'a> {
+    /// Where the runs begin, and an offset common to all.
+    runs: &'a [isize],
+    first: isize,
+    /// Elements of a run.
+    len: usize,
+    /// Runs to ask for at a step.
+    each: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(rows: Steps<'a>, ks: Steps<'a>, steps: usize) -> Self {
+        let (runs, first, len) = match (rows.at, ks.at) {
+            ([], _) | (_, []) => (&[][..], 0, 0),
+            (_, [k, ..]) if ks.stride == Some(1) => (rows.at, *k, ks.at.len()),
+            ([row, ..], _) if rows.stride == Some(1) => (ks.at, *row, rows.at.len()),
+            _ => (&[][..], 0, 0),
+        };
+        Ahead { runs, first, len, each: runs.len().div_ceil(steps) }
+    }
+    #[inline]
+    fn step<A: Acc>(&mut self, source: &dyn Source<A>, base: isize) {
+        let (now, later) = self.runs.split_at(self.each.min(self.runs.len()));
+        for run in now {
+            source.ask_for(base + self.first + run, self.len);
+        }
+        self.runs = later;
+    }
 }
 
 /// The columns' operand as it stands, where packing wouldn't pay.

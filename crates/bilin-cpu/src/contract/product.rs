@@ -15,7 +15,7 @@ const TASK: usize = 16 * 1024;
 
 /// Whether nothing is summed, spread or shared.
 pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> bool {
-    let [_, m, n, k] = job.plan.sizes();
+    let [_, m, n, k] = job.sizes;
     m == 1 && n == 1 && k == 1
 }
 
@@ -33,7 +33,7 @@ impl<A: Acc> Work for Products<'_, A> {
 
 /// Runs a job that [`accepts`] took.
 pub(crate) fn run<A: Acc>(job: &Job<'_, A>) -> Option<()> {
-    let total = job.plan.sizes()[0];
+    let total = job.sizes[0];
     let offsets = job.plan.offsets().map(|o| o as isize);
     threads::for_each(total.div_ceil(TASK), TASK * A::PARTS, &|task| {
         let (mut a, mut b) = ([A::default(); CHUNK], [A::default(); CHUNK]);
@@ -70,7 +70,7 @@ fn runs(loops: &[Loop<3>], from: usize, to: usize, run: &mut dyn FnMut([isize; 3
 
 /// Zeros everywhere: a sum without terms.
 pub(crate) fn zeros<A: Acc>(job: &Job<'_, A>) {
-    let [batch, m, n, _] = job.plan.sizes();
+    let [batch, m, n, _] = job.sizes;
     let zeros = [A::default(); CHUNK];
     for item in 0..batch {
         let base = job.bases(item)[2];

@@ -1,5 +1,6 @@
 //! An independent oracle: plain loops over labels in the normative order of summation, and cases to compare with it.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::needless_range_loop, reason = "test code")]
 
 use bilin_core::exec::backend::Backend;
 use bilin_core::exec::buffer::Buffer;
