@@ -1,6 +1,4 @@
 //! The files that may hold `unsafe`, and nothing else.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::needless_range_loop, reason = "a panic is how a check fails")]
-
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};
