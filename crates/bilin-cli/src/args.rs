@@ -86,6 +86,8 @@ pub struct ProductArgs {
     pub grad: Option<(Cotangent, PathBuf)>,
     /// The folder of vectors and Hessian-vector products.
     pub hvp: Option<PathBuf>,
+    /// The file of a trace.
+    pub profile: Option<PathBuf>,
     /// The device's name.
     pub device: String,
     /// Converts what is read.
@@ -110,6 +112,7 @@ struct Given {
     grad: Option<Cotangent>,
     grad_out: Option<PathBuf>,
     hvp: Option<PathBuf>,
+    profile: Option<PathBuf>,
     device: Option<String>,
     dtype: Option<DType>,
     out_dtype: Option<DType>,
@@ -214,6 +217,7 @@ fn set(given: &mut Given, option: &OptionInfo, value: OsString) -> Result<(), St
         Key::Output => given.output = Some(path()?),
         Key::GradOut => given.grad_out = Some(path()?),
         Key::Hvp => given.hvp = Some(path()?),
+        Key::Profile => given.profile = Some(path()?),
         Key::Grad => given.grad = Some(if value == "ones" { Cotangent::Ones } else { Cotangent::File(path()?) }),
         Key::Device => given.device = Some(text()?),
         Key::Axes => given.axes = Some(axes(&text()?)?),
@@ -313,6 +317,7 @@ fn product(name: &str, product: Product, given: Given, operands: impl Iterator<I
         output: given.output,
         grad,
         hvp: given.hvp,
+        profile: given.profile,
         device: given.device.unwrap_or_else(|| "cpu".to_owned()),
         dtype: given.dtype,
         out_dtype: given.out_dtype,

@@ -19,6 +19,8 @@ pub enum Key {
     Dtype,
     /// `--out-dtype`
     OutDtype,
+    /// `--profile`
+    Profile,
     /// `--autocast`
     Autocast,
     /// `--precision`
@@ -109,6 +111,7 @@ static PRODUCT: &[OptionInfo] = &[
     option(Key::Hvp, "hvp", None, Some("DIR"), "read DIR/v0.npy, …, write DIR/hvp0.npy, …: Hessian of ½‖result‖² times v"),
     option(Key::Dtype, "dtype", None, Some("DTYPE"), "convert every file to DTYPE when it is read"),
     option(Key::OutDtype, "out-dtype", None, Some("DTYPE"), "dtype of the result: f32 for halves, or a wider integer"),
+    option(Key::Profile, "profile", None, Some("TRACE.json"), "write a Chrome trace of every kernel, print its table on stderr"),
     option(Key::Autocast, "autocast", None, Some("DTYPE"), "compute in bf16 or f16 where the op's policy allows"),
     option(Key::Precision, "precision", None, Some("MODE"), "least precision of f32 products: ieee (default), tf32 or bf16x3"),
 ];

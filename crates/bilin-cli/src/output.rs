@@ -29,8 +29,13 @@ impl Files {
         Ok(())
     }
 
+    /// Adds a file of text.
+    pub(crate) fn add_text(&mut self, path: PathBuf, text: String) {
+        self.0.push((path, text.into_bytes()));
+    }
+
     /// Writes all, each whole or not at all, making `folders` first. Returns the names.
-    pub(crate) fn write(self, folders: &[&Path]) -> Result<Vec<String>, Failure> {
+    pub(crate) fn write(self, folders: &[PathBuf]) -> Result<Vec<String>, Failure> {
         for folder in folders {
             fs::create_dir_all(folder).map_err(|e| Error::Io {
                 op: "save".into(),

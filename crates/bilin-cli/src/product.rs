@@ -1,11 +1,11 @@
 //! The product commands: read, compute, differentiate, write, report.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use bilin::io::load_one;
 use bilin::prelude::*;
-use bilin::{amp, einsum_path, einsum_with, memory_stats, reset_peak_memory_stats, tensordot_with};
+use bilin::{amp, einsum_path, einsum_with, memory_stats, profiler, reset_peak_memory_stats, tensordot_with};
 
 use crate::args::{Product, ProductArgs};
 use crate::output::{Files, check_name};
@@ -77,7 +77,42 @@ fn timed<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, f64)> 
     Ok((out, start.elapsed().as_secs_f64()))
 }
 
+/// What a run leaves to write and to print.
+struct Outcome {
+    out: Tensor,
+    report: Report,
+    files: Files,
+    folders: Vec<PathBuf>,
+}
+
 pub(crate) fn run(args: &ProductArgs, streams: &mut Streams<'_>) -> std::result::Result<(), Failure> {
+    let mut table = None;
+    let Outcome { out, mut report, mut files, folders } = match &args.profile {
+        None => compute(args)?,
+        Some(path) => {
+            let (outcome, profile) = profiler::profile_with(|| compute(args));
+            let mut outcome = outcome?;
+            outcome.files.add_text(path.clone(), profile.export_chrome_trace());
+            table = Some(profile.table());
+            outcome
+        }
+    };
+    report.files = std::mem::take(&mut files).write(&folders)?;
+    if args.json {
+        return streams.line(format_args!("{}", report.json()));
+    }
+    if args.output.is_none() {
+        streams.line(format_args!("{}", print::array(&out)?))?;
+    }
+    if let Some(table) = table {
+        streams.note(format_args!("{}", table.trim_end()));
+    }
+    streams.note(format_args!("{}", report.summary()));
+    Ok(())
+}
+
+/// Everything but writing, so that nothing is written where anything fails.
+fn compute(args: &ProductArgs) -> std::result::Result<Outcome, Failure> {
     let op = args.product.name();
     if let Some(path) = &args.output {
         check_name(path)?;
@@ -95,12 +130,12 @@ pub(crate) fn run(args: &ProductArgs, streams: &mut Streams<'_>) -> std::result:
 
     let options = ProductOptions::default().precision(args.precision);
     let options = args.out_dtype.map_or(options, |dtype| options.out_dtype(dtype));
-    let compute = |x: &[Tensor]| {
+    let product = |x: &[Tensor]| {
         let _scope = args.autocast.map(amp::autocast);
         args.product.compute(x, options)
     };
     reset_peak_memory_stats(&device);
-    let (out, seconds) = timed(&device, || compute(&leaves))?;
+    let (out, seconds) = timed(&device, || product(&leaves))?;
     let mut report = Report {
         op,
         shape: out.shape().to_vec(),
@@ -113,7 +148,7 @@ pub(crate) fn run(args: &ProductArgs, streams: &mut Streams<'_>) -> std::result:
     };
 
     let mut files = Files::default();
-    let mut folders: Vec<&Path> = Vec::new();
+    let mut folders: Vec<PathBuf> = Vec::new();
     if let Some(path) = &args.output {
         files.add(path.clone(), &out)?;
     }
@@ -123,26 +158,17 @@ pub(crate) fn run(args: &ProductArgs, streams: &mut Streams<'_>) -> std::result:
         for (i, grad) in grads.iter().enumerate() {
             files.add(folder.join(format!("grad{i}.npy")), grad)?;
         }
-        folders.push(folder);
+        folders.push(folder.clone());
     }
     if let (Some(folder), Some(vectors)) = (&args.hvp, &vectors) {
-        let (products, seconds) = timed(&device, || derivatives::hessian_products(compute, &operands, vectors))?;
+        let (products, seconds) = timed(&device, || derivatives::hessian_products(product, &operands, vectors))?;
         report.hvp_seconds = Some(seconds);
         for (i, product) in products.iter().enumerate() {
             files.add(folder.join(format!("hvp{i}.npy")), product)?;
         }
     }
     report.peak_bytes = memory_stats(&device).peak_bytes;
-    report.files = files.write(&folders)?;
-
-    if args.json {
-        return streams.line(format_args!("{}", report.json()));
-    }
-    if args.output.is_none() {
-        streams.line(format_args!("{}", print::array(&out)?))?;
-    }
-    streams.note(format_args!("{}", report.summary()));
-    Ok(())
+    Ok(Outcome { out, report, files, folders })
 }
 
 fn load_operands(args: &ProductArgs, device: &Device) -> Result<Vec<Tensor>> {

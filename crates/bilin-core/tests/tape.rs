@@ -234,3 +234,24 @@ fn tensors_and_nodes_cross_threads() {
     crosses::<bilin_core::Node>();
     crosses::<Device>();
 }
+
+#[test]
+fn a_profile_has_an_event_for_every_kernel_of_both_passes() {
+    use bilin_core::schema::profiler::{Direction, profile, record_function};
+    let (a, b) = (leaf(&[1.; 6], &[2, 3]), leaf(&[1.; 12], &[3, 4]));
+    let profile = profile(|| record_function("step", || a.matmul(&b).unwrap().sum(.., false).unwrap().backward().unwrap()));
+    let products: Vec<_> = profile.events().iter().filter(|e| e.name == "matmul").collect();
+    assert_eq!(products.iter().map(|e| e.flops).collect::<Vec<_>>(), [48, 48, 48]);
+    assert_eq!(products.iter().map(|e| e.node.as_str()).collect::<Vec<_>>(), ["", "MatmulBackward", "MatmulBackward"]);
+    assert!(products.iter().all(|e| e.sequence == products[0].sequence && e.sequence > 0 && e.depth == 1));
+    assert_eq!(products[0].shapes.iter().map(|s| s.as_slice()).collect::<Vec<_>>(), [[2, 3], [3, 4]]);
+    assert_eq!((products[0].bytes, products[0].dtype), (8 * (6 + 12 + 8), Some(DType::F64)));
+    assert_eq!(products[1].direction, Direction::Backward);
+    let scope = profile.events().last().unwrap();
+    assert_eq!((scope.name.as_str(), scope.direction, scope.depth), ("step", Direction::Scope, 0));
+    assert!(products.iter().all(|e| e.start_ns + e.duration_ns <= scope.start_ns + scope.duration_ns));
+    assert!(profile.table().contains("matmul in MatmulBackward"));
+    let trace = profile.export_chrome_trace();
+    assert_eq!(trace.matches("\"ph\":\"s\"").count(), 2, "{trace}");
+    assert!(a.matmul(&b).is_ok() && !bilin_core::schema::modes::is_profiling());
+}

@@ -18,6 +18,7 @@ mod device;
 pub mod io;
 pub mod optim;
 
+pub use bilin_core::schema::profiler;
 pub use bilin_core::{
     AmpPolicy, Arity, Axes, Backend, Conj, DType, Device, Dims, EinsumPath, Element, Error, Index, Kind, Layout, MapExpr, MemoryStats,
     Node, Op, OpSchema, Over, Precision, Prim, ProductOptions, Result, Rng, ShapeFault, Strides, Tensor, apply,

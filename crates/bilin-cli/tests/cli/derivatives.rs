@@ -99,3 +99,19 @@ fn integers_have_no_gradients_unless_converted() {
     folder.run(&[arguments.as_slice(), &["--dtype", "f32"]].concat()).ok();
     assert_eq!(folder.numbers::<f32>("g/grad1.npy").1, [1., 2.]);
 }
+
+#[test]
+fn a_trace_holds_every_kernel_and_is_written_with_the_rest_or_not_at_all() {
+    let folder = Folder::new();
+    folder.put("a.npy", &[1f32, 2., 3., 4.], &[2, 2]);
+    let run = folder.run(&["matmul", "a.npy", "a.npy", "-o", "c.npy", "--grad", "ones", "--grad-out", "g", "--profile", "trace.json"]);
+    assert!(run.err.contains("matmul in MatmulBackward"), "{}", run.err);
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(folder.path().join("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let kernels: Vec<_> = events.iter().filter(|e| e["ph"] == "X" && e["name"] == "matmul").collect();
+    assert_eq!(kernels.len(), 3);
+    assert!(kernels.iter().all(|k| k["args"]["flops"] == 16 && k["args"]["shapes"] == "(2, 2) (2, 2)"));
+    let run = folder.run(&["matmul", "a.npy", "a.npy", "-o", "d.nothing", "--profile", "other.json"]);
+    assert_eq!(run.status, 1);
+    assert!(!folder.path().join("other.json").exists());
+}

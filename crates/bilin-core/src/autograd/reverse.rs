@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::ops::{astype, contiguous, run_vjp};
-use crate::schema::modes;
+use crate::schema::{modes, profiler};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
 use crate::tape::{GradSlot, Grads, Node, NodeInput, Tensor};
@@ -235,6 +235,7 @@ impl Pass<'_> {
         while let Some(turn) = heap.pop() {
             match turn.what {
                 Target::Leaf(slot) => {
+                    let _node = modes::is_profiling().then(|| profiler::InNode::enter("accumulate_grad", 0));
                     if let Some(grad) = self.finish(Place::Leaf(Arc::as_ptr(&slot).addr()), &slot)?
                         && matches!(self.goal, Goal::Leaves)
                         && slot.is_wanted()
@@ -249,6 +250,7 @@ impl Pass<'_> {
     }
 
     fn visit(&mut self, node: &Node, heap: &mut BinaryHeap<Turn>, queued: &mut Set<usize>) -> Result<()> {
+        let _node = modes::is_profiling().then(|| profiler::InNode::enter(node.schema().name, node.0.sequence));
         let id = Arc::as_ptr(&node.0).addr();
         let mut g: SmallVec<[Option<Tensor>; 1]> = SmallVec::new();
         for (i, slot) in node.0.outputs.iter().enumerate() {

@@ -158,6 +158,9 @@ impl Op for UnaryOp {
         let compute = if inputs[0].dtype.is_complex() { inputs[0].dtype } else { outputs[0].dtype };
         eval_map(&self.0.schema, self.0.prims, compute, inputs, &outputs[0])
     }
+    fn flops(&self, _inputs: &[&View], outputs: &[Meta]) -> u64 {
+        outputs[0].shape.iter().product::<usize>() as u64
+    }
     fn saves(&self, _need: &[bool]) -> Saves {
         match self.0.slope {
             Slope::OfInput(_) | Slope::Modulus | Slope::Direction => Saves { inputs: 1, outputs: 0 },
@@ -363,6 +366,9 @@ impl Op for BinaryOp {
     }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         eval_map(&self.0.schema, self.0.prims, outputs[0].dtype, inputs, &outputs[0])
+    }
+    fn flops(&self, _inputs: &[&View], outputs: &[Meta]) -> u64 {
+        outputs[0].shape.iter().product::<usize>() as u64
     }
     fn saves(&self, need: &[bool]) -> Saves {
         let part = |i: usize| if need[i] { self.0.reads[i].inputs } else { 0 };

@@ -157,6 +157,10 @@ impl Op for Reduce {
         Ok(smallvec![out])
     }
 
+    fn flops(&self, inputs: &[&View], _outputs: &[Meta]) -> u64 {
+        inputs[0].layout.numel() as u64
+    }
+
     fn saves(&self, _need: &[bool]) -> Saves {
         match self.what {
             What::Extreme(_) => Saves { inputs: 1, outputs: 1 },

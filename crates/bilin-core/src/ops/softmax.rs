@@ -105,6 +105,11 @@ impl Op for Normalize {
         Ok(smallvec![out])
     }
 
+    /// A maximum, a subtraction, a power, a sum and a division each.
+    fn flops(&self, inputs: &[&View], _outputs: &[Meta]) -> u64 {
+        5 * inputs[0].layout.numel() as u64
+    }
+
     fn saves(&self, _need: &[bool]) -> Saves {
         match self.form {
             Form::LogSumExp => Saves { inputs: 1, outputs: 0 },

@@ -1,6 +1,7 @@
 //! What an op declares of itself, and the per-thread modes that ops run under.
 
 pub mod modes;
+pub mod profiler;
 
 use std::sync::{PoisonError, RwLock};
 
@@ -52,14 +53,18 @@ impl OpSchema {
 
     /// `MatmulBackward` for `matmul`: the name of its recorded node.
     pub fn node_name(&self) -> String {
-        let mut out = String::with_capacity(self.name.len() + 8);
-        for word in self.name.split('_').filter(|w| !w.is_empty()) {
-            let mut chars = word.chars();
-            out.extend(chars.next().map(|c| c.to_ascii_uppercase()));
-            out.push_str(chars.as_str());
-        }
-        out + "Backward"
+        node_name(self.name)
     }
+}
+
+fn node_name(op: &str) -> String {
+    let mut out = String::with_capacity(op.len() + 8);
+    for word in op.split('_').filter(|w| !w.is_empty()) {
+        let mut chars = word.chars();
+        out.extend(chars.next().map(|c| c.to_ascii_uppercase()));
+        out.push_str(chars.as_str());
+    }
+    out + "Backward"
 }
 
 /// FNV-1a-64 over name, NUL, version (4 bytes little-endian), policy byte, deterministic byte.

@@ -12,10 +12,11 @@ struct Modes {
     deterministic: bool,
     /// Tangents of this level and below flow; 0 for none.
     level: u32,
+    profiles: bool,
 }
 
 thread_local! {
-    static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0 }) };
+    static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0, profiles: false }) };
 }
 
 /// Puts one mode of this thread back when it is dropped.
@@ -101,4 +102,14 @@ pub fn tangent_level() -> u32 {
 /// Lets tangents up to `level` flow.
 pub fn set_tangent_level(level: u32) -> ModeGuard {
     set(|m| m.level = level, |m, before| m.level = before.level)
+}
+
+/// Whether events of this thread are collected.
+pub fn is_profiling() -> bool {
+    MODES.get().profiles
+}
+
+/// Collects events of this thread, or stops.
+pub(super) fn set_profiling(on: bool) -> ModeGuard {
+    set(|m| m.profiles = on, |m, before| m.profiles = before.profiles)
 }

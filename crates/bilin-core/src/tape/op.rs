@@ -81,6 +81,12 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Computes the results; `inputs` are as `infer` saw them.
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>>;
 
+    /// Floating-point operations of one call, for profiles; 0 where it only moves elements.
+    fn flops(&self, inputs: &[&View], outputs: &[Meta]) -> u64 {
+        let _ = (inputs, outputs);
+        0
+    }
+
     /// What the gradients of the operands in `need` read.
     fn saves(&self, need: &[bool]) -> Saves {
         let _ = need;

@@ -19,7 +19,9 @@ fn loops(layout: &Layout) -> Vec<Loop<1>> {
 fn positions(op: &OpName, index: &Source<'_>, layout: &Layout, len: usize) -> Result<Vec<usize>> {
     let bytes = host_bytes(op, index.buffer)?;
     let loops = loops(layout);
-    let mut out = Vec::with_capacity(layout.numel());
+    let mut out = Vec::new();
+    let too_large = |_| Error::TooLarge { op: op.clone(), shape: layout.shape().to_vec(), dtype: index.dtype };
+    out.try_reserve_exact(layout.numel()).map_err(too_large)?;
     for at in 0..layout.numel() {
         let mut one = [0i64];
         load_block(index.dtype, bytes, layout.offset() as isize + position(&loops, at)[0], 0, &mut one);
