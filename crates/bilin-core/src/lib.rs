@@ -4,6 +4,8 @@
 //! Modules stand from the bottom up; imports only go down: `shape`, `einsum`, `exec`, `schema`, `tape`, `ops`, `api`,
 //! `autograd`.
 
+#![forbid(unsafe_code)]
+
 pub mod api;
 pub mod autograd;
 pub mod einsum;

@@ -79,7 +79,7 @@ fn third_derivatives_by_three_ways() {
     let with_graph = GradOptions { create_graph: true, ..Default::default() };
     let mut y = f(&x).unwrap();
     for _ in 0..3 {
-        y = autograd::grad(&[&y], &[&x], &with_graph).unwrap()[0].clone().unwrap();
+        y = autograd::grad(&[&y], &[&x], with_graph.clone()).unwrap()[0].clone().unwrap();
     }
     // (eˣ sin x)‴ = 2eˣ(cos x − sin x)
     let want = 2.0 * 0.7f64.exp() * (0.7f64.cos() - 0.7f64.sin());

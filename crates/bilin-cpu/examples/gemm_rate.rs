@@ -55,6 +55,7 @@ fn seconds(subscript: &str, lens: &[(char, usize)], dtypes: [DType; 3]) -> Resul
     Ok(best)
 }
 
+#[allow(clippy::type_complexity, reason = "a list of cases, read once")]
 fn main() -> Result<()> {
     let filters: Vec<String> = std::env::args().skip(1).collect();
     let square = |n| vec![('i', n), ('j', n), ('k', n)];

@@ -1,5 +1,4 @@
 //! The files that may hold `unsafe`, and nothing else.
-
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::path::{Path, PathBuf};

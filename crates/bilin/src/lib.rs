@@ -25,6 +25,8 @@ pub use bilin_core::{
     is_grad_enabled, matmul, matvec, no_grad, op_call, op_lookup, op_register, op_registry_all, ops, outer, schema_hash, set_grad_enabled,
     shape_text, stack, tape, tensordot, tensordot_with, use_deterministic_algorithms, vecdot, vecmat,
 };
+#[cfg(feature = "cpu")]
+pub use bilin_cpu::{num_threads, set_num_threads};
 pub use device::{DeviceInfo, Devices, memory_stats, reset_peak_memory_stats, set_memory_limit};
 pub use half::{bf16, f16};
 

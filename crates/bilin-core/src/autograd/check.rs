@@ -49,7 +49,7 @@ pub fn gradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], options
     }
     let checked: Vec<usize> = (0..x.len()).filter(|&i| is_double(x[i])).collect();
     let inputs: Vec<&Tensor> = checked.iter().map(|&i| &leaves[i]).collect();
-    let grads = grad(&[&out], &inputs, &GradOptions { grad_outputs: vec![Some(u.clone())], allow_unused: true, ..Default::default() })?;
+    let grads = grad(&[&out], &inputs, GradOptions { grad_outputs: vec![Some(u.clone())], allow_unused: true, ..Default::default() })?;
     for (&i, g) in checked.iter().zip(&grads) {
         let v = Tensor::randn(x[i].shape(), x[i].dtype(), x[i].device(), &mut rng)?;
         let at = |step: f64| -> Result<f64> {
@@ -100,7 +100,7 @@ pub fn gradgradcheck(f: impl Fn(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], opt
                 }
                 let options =
                     GradOptions { grad_outputs: vec![Some(g[0].clone())], create_graph: true, allow_unused: true, ..Default::default() };
-                grad(&[&out], &[&operands[wanted]], &options)?.pop().flatten().map_or_else(|| x[wanted].zeros_like(), Ok)
+                grad(&[&out], &[&operands[wanted]], options)?.pop().flatten().map_or_else(|| x[wanted].zeros_like(), Ok)
             })
         };
         let mut inputs: Vec<&Tensor> = x.to_vec();

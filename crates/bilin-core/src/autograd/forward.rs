@@ -65,7 +65,10 @@ pub fn jvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Ten
         .zip(v)
         .map(|(x, v)| {
             let mut tangents: Tangents = x.tangents().iter().cloned().collect();
-            tangents.push((level.0, (*v).clone()));
+            // Integers and bool don't move, whatever the tangent.
+            if x.dtype().is_differentiable() {
+                tangents.push((level.0, (*v).clone()));
+            }
             x.with_tangents(tangents)
         })
         .collect();
@@ -104,7 +107,7 @@ pub fn hvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Ten
     let _records = modes::set_grad_enabled(true);
     let out = f(&duals)?;
     let options = GradOptions { grad_outputs: vec![None], allow_unused: true, ..Default::default() };
-    let grads = grad(&[&out], &duals.iter().collect::<Vec<_>>(), &options)?;
+    let grads = grad(&[&out], &duals.iter().collect::<Vec<_>>(), options)?;
     let mut products = Vec::new();
     for (g, x) in grads.iter().zip(x) {
         products.push(match g.as_ref().and_then(|g| g.tangent(level.0)) {

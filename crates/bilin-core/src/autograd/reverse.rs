@@ -1,6 +1,7 @@
 //! The reverse pass: nodes in descending order of their making, so each is reached after all that read its results.
 
 use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -34,6 +35,26 @@ pub struct GradOptions {
     /// Answers `None` for an input that no output depends on, instead of an error.
     pub allow_unused: bool,
 }
+
+/// Keys are addresses of live nodes: one multiplication spreads them.
+#[derive(Default)]
+struct AddressHasher(u64);
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_usize(usize::from(*b)));
+    }
+    fn write_usize(&mut self, x: usize) {
+        self.0 = (self.0.rotate_left(26) ^ x as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn write_isize(&mut self, x: isize) {
+        self.write_usize(x as usize);
+    }
+}
+type Map<K, V> = HashMap<K, V, BuildHasherDefault<AddressHasher>>;
+type Set<K> = HashSet<K, BuildHasherDefault<AddressHasher>>;
 
 /// Where a gradient arrives: a result of a node, or a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,28 +118,28 @@ enum Goal<'a> {
     /// Into the leaves' `.grad`.
     Leaves,
     /// To these places alone.
-    Inputs(&'a HashSet<Place>),
+    Inputs(&'a Set<Place>),
 }
 
 struct Pass<'a> {
     goal: Goal<'a>,
     release: bool,
-    sums: HashMap<Place, Sum>,
+    sums: Map<Place, Sum>,
     /// How many consumers in this graph send a gradient to a place.
-    consumers: HashMap<Place, u32>,
+    consumers: Map<Place, u32>,
     /// Nodes from which a place of the goal can be reached; all of them for `Leaves`.
-    useful: HashSet<usize>,
-    captured: HashMap<Place, Tensor>,
+    useful: Set<usize>,
+    captured: Map<Place, Tensor>,
 }
 
 impl Pass<'_> {
     /// Counts consumers, and for `grad` marks the nodes worth visiting: an iterative walk, children after all parents
     /// are pushed, results gathered in ascending order of making.
     fn survey(&mut self, roots: &[NodeInput]) {
-        let mut seen: HashSet<usize> = HashSet::new();
+        let mut seen: Set<usize> = Set::default();
         let mut order: Vec<Node> = Vec::new();
         let mut stack: Vec<Node> = Vec::new();
-        let visit = |input: &NodeInput, seen: &mut HashSet<usize>, stack: &mut Vec<Node>| {
+        let visit = |input: &NodeInput, seen: &mut Set<usize>, stack: &mut Vec<Node>| {
             if let NodeInput::Interior(edge) = input
                 && seen.insert(Arc::as_ptr(&edge.node.0).addr())
             {
@@ -165,7 +186,7 @@ impl Pass<'_> {
         }
     }
 
-    fn send(&mut self, input: &NodeInput, grad: Tensor, heap: &mut BinaryHeap<Turn>, queued: &mut HashSet<usize>) -> Result<()> {
+    fn send(&mut self, input: &NodeInput, grad: Tensor, heap: &mut BinaryHeap<Turn>, queued: &mut Set<usize>) -> Result<()> {
         let Some(p) = place(input) else { return Ok(()) };
         self.sums.entry(p).or_insert(Sum { so_far: None }).add(grad)?;
         match input {
@@ -207,7 +228,7 @@ impl Pass<'_> {
     fn run(&mut self, roots: Vec<(NodeInput, Tensor)>) -> Result<()> {
         let inputs: Vec<NodeInput> = roots.iter().map(|(i, _)| i.clone()).collect();
         self.survey(&inputs);
-        let (mut heap, mut queued) = (BinaryHeap::new(), HashSet::new());
+        let (mut heap, mut queued) = (BinaryHeap::new(), Set::default());
         for (input, grad) in roots {
             self.send(&input, grad, &mut heap, &mut queued)?;
         }
@@ -227,7 +248,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn visit(&mut self, node: &Node, heap: &mut BinaryHeap<Turn>, queued: &mut HashSet<usize>) -> Result<()> {
+    fn visit(&mut self, node: &Node, heap: &mut BinaryHeap<Turn>, queued: &mut Set<usize>) -> Result<()> {
         let id = Arc::as_ptr(&node.0).addr();
         let mut g: SmallVec<[Option<Tensor>; 1]> = SmallVec::new();
         for (i, slot) in node.0.outputs.iter().enumerate() {
@@ -324,15 +345,17 @@ fn root(op: &'static str, output: &Tensor, gradient: Option<&Tensor>) -> Result<
 /// Adds the gradient of `output` to the `.grad` of every leaf that it depends on and that requires one.
 ///
 /// Errors: `InvalidArgument` for an output without history or a missing cotangent, `VersionMismatch`, `GraphFreed`.
-pub fn backward(output: &Tensor, options: &BackwardOptions) -> Result<()> {
+pub fn backward(output: &Tensor, options: BackwardOptions) -> Result<()> {
     let root = root("backward", output, options.gradient.as_ref())?;
     let _mode = modes::set_grad_enabled(options.create_graph);
+    // The sums of gradients too don't depend on the scope that backward is called in.
+    let _plain = modes::set_autocast(None);
     let mut pass = pass(Goal::Leaves, !options.retain_graph.unwrap_or(options.create_graph));
     pass.run(vec![root])
 }
 
 fn pass(goal: Goal<'_>, release: bool) -> Pass<'_> {
-    Pass { goal, release, sums: HashMap::new(), consumers: HashMap::new(), useful: HashSet::new(), captured: HashMap::new() }
+    Pass { goal, release, sums: Map::default(), consumers: Map::default(), useful: Set::default(), captured: Map::default() }
 }
 
 /// The gradients of ⟨grad_outputs, outputs⟩ by `inputs`, leaves or interior tensors; `.grad` isn't touched, and an input asked
@@ -343,20 +366,21 @@ fn pass(goal: Goal<'_>, release: bool) -> Pass<'_> {
 /// let x = Tensor::from_slice(&[3f64], [1], &Device::reference())?.requires_grad_(true)?;
 /// let y = x.mul(&x)?.mul(&x)?.sum(.., false)?;
 /// let options = autograd::GradOptions { create_graph: true, ..Default::default() };
-/// let first = autograd::grad(&[&y], &[&x], &options)?[0].clone().unwrap();
-/// let second = autograd::grad(&[&first.sum(.., false)?], &[&x], &Default::default())?[0].clone().unwrap();
+/// let first = autograd::grad(&[&y], &[&x], options)?[0].clone().unwrap();
+/// let second = autograd::grad(&[&first.sum(.., false)?], &[&x], Default::default())?[0].clone().unwrap();
 /// assert_eq!((first.item::<f64>()?, second.item::<f64>()?), (27., 18.));
 /// # Ok::<(), bilin_core::Error>(())
 /// ```
-pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: &GradOptions) -> Result<Vec<Option<Tensor>>> {
+pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let mut roots = Vec::new();
     for (i, output) in outputs.iter().enumerate() {
         roots.push(root("grad", output, options.grad_outputs.get(i).and_then(Option::as_ref))?);
     }
     let places: Vec<Option<Place>> = inputs.iter().map(|t| place(&t.node_input())).collect();
-    let wanted: HashSet<Place> = places.iter().flatten().copied().collect();
+    let wanted: Set<Place> = places.iter().flatten().copied().collect();
     let captured = {
         let _mode = modes::set_grad_enabled(options.create_graph);
+        let _plain = modes::set_autocast(None);
         let mut pass = pass(Goal::Inputs(&wanted), !options.retain_graph.unwrap_or(options.create_graph));
         pass.run(roots)?;
         pass.captured

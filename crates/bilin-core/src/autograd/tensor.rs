@@ -128,12 +128,12 @@ impl Tensor {
 
     /// Adds the gradient of this real scalar to the `.grad` of the leaves it depends on.
     pub fn backward(&self) -> Result<()> {
-        backward(self, &BackwardOptions::default())
+        backward(self, BackwardOptions::default())
     }
 
     /// [`Tensor::backward`] with a cotangent, or for another pass, or recorded.
     pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
-        backward(self, &options)
+        backward(self, options)
     }
 
     /// The op that made this tensor, if it was recorded.

@@ -23,7 +23,7 @@ pub fn value_and_grad(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor]
         return Ok((out, or_zeros(vec![None; x.len()], x)?));
     }
     let options = GradOptions { allow_unused: true, ..Default::default() };
-    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), &options)?;
+    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), options)?;
     Ok((out.detach(), or_zeros(grads, x)?))
 }
 
@@ -35,7 +35,7 @@ pub fn vjp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], g: &Tenso
         return Ok((out, or_zeros(vec![None; x.len()], x)?));
     }
     let options = GradOptions { grad_outputs: vec![Some(g.clone())], allow_unused: true, ..Default::default() };
-    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), &options)?;
+    let grads = grad(&[&out], &x_leaves.iter().collect::<Vec<_>>(), options)?;
     Ok((out.detach(), or_zeros(grads, x)?))
 }
 
@@ -52,7 +52,8 @@ fn basis(like: &Tensor) -> Result<Vec<Tensor>> {
 }
 
 /// The derivative of `f` at `x`: shape f(x).shape + x.shape, by columns in forward mode or by rows in reverse, whichever are
-/// fewer. Differentiable itself where recording is on.
+/// fewer; a complex derivative of a real x only in forward mode, a gradient by a complex x of a real f only in reverse.
+/// Differentiable itself where recording is on.
 pub fn jacobian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
     let leaf = x.fresh_leaf()?.requires_grad_(true)?;
     let out = modes::enable_grad(|| f(&leaf))?;
@@ -61,7 +62,12 @@ pub fn jacobian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Ten
     if out.numel() == 0 || x.numel() == 0 || !out.requires_grad() {
         return Tensor::zeros(shape, x.dtype(), x.device());
     }
-    if x.numel() < out.numel() {
+    let by_columns = match (x.dtype().is_complex(), out.dtype().is_complex()) {
+        (false, true) => true,
+        (true, false) => false,
+        _ => x.numel() < out.numel(),
+    };
+    if by_columns {
         let columns: Result<Vec<Tensor>> = basis(x)?.iter().map(|v| jvp(|x| f(&x[0]), &[x], &[v])?.1.reshape([out.numel(), 1])).collect();
         return concat(&columns?.iter().collect::<Vec<_>>(), 1)?.reshape(shape);
     }
@@ -69,7 +75,9 @@ pub fn jacobian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Ten
         .into_iter()
         .map(|g| {
             let options = GradOptions { grad_outputs: vec![Some(g)], retain_graph: Some(true), allow_unused: true, ..Default::default() };
-            grad(&[&out], &[&leaf], &options)?.pop().flatten().map_or_else(|| x.zeros_like(), Ok)
+            let row = grad(&[&out], &[&leaf], options)?.pop().flatten().map_or_else(|| x.zeros_like(), Ok)?;
+            // A complex gradient is conjugated: Jᴴ·g.
+            if out.dtype().is_complex() { row.conj() } else { Ok(row) }
         })
         .collect();
     stack(&rows?.iter().collect::<Vec<_>>(), 0)?.reshape(shape)

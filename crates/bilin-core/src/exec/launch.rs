@@ -56,7 +56,7 @@ impl<'a> Reads<'a> {
     }
 }
 
-/// A contraction into fresh memory.
+/// A contraction into fresh memory of `shape`, the spec's result.
 #[expect(clippy::too_many_arguments, reason = "the facts of one call, handed on from the op that holds them as fields")]
 pub fn contract(
     op: &OpName,
@@ -66,11 +66,11 @@ pub fn contract(
     conj: [Conj; 2],
     accumulator: DType,
     precision: Precision,
+    shape: &[usize],
     out_dtype: DType,
 ) -> Result<View> {
     let device = lhs.storage.device();
-    let shape = spec.out_shape(lhs.layout.shape(), rhs.layout.shape());
-    let out = View::alloc(op, device, &shape, out_dtype)?;
+    let out = View::alloc(op, device, shape, out_dtype)?;
     let plan = Plan::new(op, spec, &lhs.layout, &rhs.layout, &out.layout)?;
     {
         let reads = Reads::new(&[lhs, rhs]);

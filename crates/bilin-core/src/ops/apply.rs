@@ -46,11 +46,15 @@ pub fn apply_one(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
 }
 
 fn check_arity(schema: &OpSchema, count: usize) -> Result<()> {
-    let (fits, want) = match schema.arity {
-        Arity::Exact(n) => (count == usize::from(n), format!("want {n} operands")),
-        Arity::AtLeast(n) => (count >= usize::from(n), format!("want at least {n} operands")),
+    let (fits, least) = match schema.arity {
+        Arity::Exact(n) => (count == usize::from(n), n),
+        Arity::AtLeast(n) => (count >= usize::from(n), n),
     };
-    if fits { Ok(()) } else { Err(Error::invalid(schema.name, "operands", count, want)) }
+    if fits {
+        return Ok(());
+    }
+    let more = if matches!(schema.arity, Arity::AtLeast(_)) { " or more" } else { "" };
+    Err(Error::invalid(schema.name, "operands", count, format!("want {least}{more}")))
 }
 
 fn check_devices(name: &OpName, inputs: &[&Tensor]) -> Result<()> {
@@ -63,7 +67,9 @@ fn check_devices(name: &OpName, inputs: &[&Tensor]) -> Result<()> {
 /// The dtype of an operand under the autocast scope `scope`.
 pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DType {
     match (schema.amp_policy, t.dtype()) {
-        (AmpPolicy::Promote, DType::F16 | DType::Bf16 | DType::F32) => t.device().backend().autocast_dtype(scope),
+        (AmpPolicy::Promote, DType::F16 | DType::Bf16 | DType::F32) if scope.is_half() || scope == DType::F32 => {
+            t.device().backend().autocast_dtype(scope)
+        }
         (AmpPolicy::ForceFP32, DType::F16 | DType::Bf16) => DType::F32,
         (_, dtype) => dtype,
     }

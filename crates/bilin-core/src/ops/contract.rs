@@ -141,10 +141,20 @@ impl Op for Contract {
         Some((Arc::new(Contract { spec, ..self.clone() }), smallvec![l, r]))
     }
 
-    fn eval(&self, inputs: &[&View], _outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
+    fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         let accumulator = accumulator(inputs[0].dtype, inputs[1].dtype, self.out_dtype);
         let op = self.schema.name.into();
-        Ok(smallvec![launch::contract(&op, &self.spec, inputs[0], inputs[1], self.conj, accumulator, self.precision, self.out_dtype)?])
+        Ok(smallvec![launch::contract(
+            &op,
+            &self.spec,
+            inputs[0],
+            inputs[1],
+            self.conj,
+            accumulator,
+            self.precision,
+            &outputs[0].shape,
+            self.out_dtype
+        )?])
     }
 
     fn saves(&self, need: &[bool]) -> Saves {

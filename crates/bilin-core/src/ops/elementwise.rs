@@ -63,6 +63,8 @@ enum Slope {
     Linear(fn(&Tensor, DType) -> Result<Tensor>),
     /// |x|: not holomorphic, g·sign(x) and Re(conj(sign(x))·t).
     Modulus,
+    /// x/|x|: zero for real numbers; for complex ones (t − s·Re(conj(s)·t))/|x|, which is its own adjoint.
+    Direction,
     /// Zero almost everywhere.
     Flat,
 }
@@ -97,7 +99,7 @@ static TIMES_I: Unary = unary(
     Slope::Linear(|g, _| apply_one(UnaryOp(&TIMES_I), &[g])?.neg()),
 );
 static ABS: Unary = unary("abs", AmpPolicy::KeepInput, &[Input(0), Prim::Abs], Gives::Real, Slope::Modulus);
-static SIGN: Unary = unary("sign", AmpPolicy::KeepInput, &[Input(0), Prim::Sign], Gives::Same, Slope::Flat);
+static SIGN: Unary = unary("sign", AmpPolicy::KeepInput, &[Input(0), Prim::Sign], Gives::Same, Slope::Direction);
 static FLOOR: Unary = unary("floor", AmpPolicy::KeepInput, &[Input(0), Prim::Floor], Gives::Inexact, Slope::Flat);
 static EXP: Unary = unary("exp", AmpPolicy::ForceFP32, &[Input(0), Prim::Exp], Gives::Inexact, Slope::OfOutput(|y| Ok(y.clone())));
 static EXPM1: Unary =
@@ -158,7 +160,7 @@ impl Op for UnaryOp {
     }
     fn saves(&self, _need: &[bool]) -> Saves {
         match self.0.slope {
-            Slope::OfInput(_) | Slope::Modulus => Saves { inputs: 1, outputs: 0 },
+            Slope::OfInput(_) | Slope::Modulus | Slope::Direction => Saves { inputs: 1, outputs: 0 },
             Slope::OfOutput(_) => Saves { inputs: 0, outputs: 1 },
             Slope::Linear(_) | Slope::Flat => Saves::default(),
         }
@@ -171,6 +173,7 @@ impl Op for UnaryOp {
             Slope::OfOutput(f) => times_conj(g, &f(saved.output(0)?)?)?,
             Slope::Linear(f) => f(g, dtype)?,
             Slope::Modulus => astype(g, dtype)?.mul(&saved.input(0)?.sign()?)?,
+            Slope::Direction => turn(&astype(g, dtype)?, saved.input(0)?)?,
             Slope::Flat => astype(g, dtype)?.zeros_like()?,
         };
         Ok(smallvec![Some(grad)])
@@ -184,10 +187,22 @@ impl Op for UnaryOp {
             Slope::OfInput(f) => t.mul(&f(&inputs[0])?)?,
             Slope::OfOutput(f) => t.mul(&f(&outputs[0])?)?,
             Slope::Modulus => times_conj(t, &inputs[0].sign()?)?.real()?,
+            Slope::Direction => turn(t, &inputs[0])?,
             Slope::Linear(_) | Slope::Flat => return Ok(Grads::new()),
         };
         Ok(smallvec![Some(tangent)])
     }
+}
+
+/// The derivative of x/|x| along `t`; 0 for real numbers and at 0.
+fn turn(t: &Tensor, x: &Tensor) -> Result<Tensor> {
+    if !x.dtype().is_complex() {
+        return t.zeros_like();
+    }
+    let (s, size) = (x.sign()?, astype(&x.abs()?, x.dtype())?);
+    let across = t.sub(&s.mul(&astype(&times_conj(t, &s)?.real()?, x.dtype())?)?)?.div(&size)?;
+    let zero = x.scalar_like(0.0)?;
+    x.eq(&zero)?.where_(&zero, &across)
 }
 
 fn times_conj(g: &Tensor, slope: &Tensor) -> Result<Tensor> {
@@ -494,7 +509,7 @@ unary_methods! {
     imag IMAG;
     /// |x|; the modulus of a complex number, in the real dtype. Gradient 0 at 0.
     abs ABS;
-    /// −1, 0 or 1; x/|x| for complex numbers. Its gradient is zero.
+    /// −1, 0 or 1; x/|x| for complex numbers. Its gradient is zero for real numbers, and for complex ones at 0.
     sign SIGN;
     /// Greatest integer not above. Its gradient is zero.
     floor FLOOR;

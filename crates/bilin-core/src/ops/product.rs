@@ -151,6 +151,9 @@ impl Product {
                 let at_least_2: RankRule = (|r| r >= 2, "at least 2");
                 self.ranks(inputs, [at_least_2; 2], "for vectors use dot, matvec, vecmat or outer, or unsqueeze")?;
                 self.same_len(inputs, rank(0) - 1, rank(1) - 2, LAST_TWO)?;
+                if (rank(0), rank(1)) == (2, 2) {
+                    return Ok((Spec::matrices(), plain));
+                }
                 Ok((self.batched(inputs, &[0, 2], &[2, 1], &[0, 1])?, plain))
             }
             Form::Dot => {
@@ -342,7 +345,7 @@ products! {
     dot, dot_with, DOT, Form::Dot;
     /// Sum over the last axes: lhs[:-1] + rhs[:-1]. Ranks ≥ 1. Gradient, accumulator and cost as for [`matmul`].
     inner, inner_with, INNER, Form::Inner;
-    /// (M)·(N) → (M,N), lhs[i]·rhs[j]. Gradient: G·conj(rhs), Gᵀ·conj(lhs). Cost: M·N multiplications.
+    /// (M)·(N) → (M,N), `lhs[i]·rhs[j]`. Gradient: G·conj(rhs), Gᵀ·conj(lhs). Cost: M·N multiplications.
     outer, outer_with, OUTER, Form::Outer;
     /// Sum over the last axis, lhs conjugated, over a batch that broadcasts. Source: array API `vecdot`.
     vecdot, vecdot_with, VECDOT, Form::Vecdot(-1);

@@ -151,12 +151,12 @@ pub fn op_call(name: &str, operands: &[Tensor], attrs: &str) -> Result<Tensor> {
     let Some(entry) = entries().find(|e| e.schema.name == name) else {
         return Err(Error::invalid("op_call", "name", name, "list the names with op_registry_all"));
     };
-    let wants = match entry.schema.arity {
-        schema::Arity::Exact(n) => operands.len() == usize::from(n),
-        schema::Arity::AtLeast(n) => operands.len() >= usize::from(n),
+    let (fits, want) = match entry.schema.arity {
+        schema::Arity::Exact(n) => (operands.len() == usize::from(n), format!("want {n}")),
+        schema::Arity::AtLeast(n) => (operands.len() >= usize::from(n), format!("want at least {n}")),
     };
-    if !wants {
-        return Err(Error::invalid(entry.schema.name, "operands", operands.len(), format!("want {:?}", entry.schema.arity)));
+    if !fits {
+        return Err(Error::invalid(entry.schema.name, "operands", operands.len(), want));
     }
     (entry.call)(operands, &Attrs::parse(entry.schema.name, attrs)?)
 }

@@ -157,7 +157,7 @@ impl Tensor {
     }
 }
 
-/// Mean over rows of −log softmax(logits)[target].
+/// Mean over rows of `−log softmax(logits)[target]`.
 #[derive(Debug)]
 struct CrossEntropy;
 
@@ -244,7 +244,7 @@ impl Op for CrossEntropy {
 }
 
 impl Tensor {
-    /// Mean over rows of −log softmax(self)[target]: logits (N, C), targets (N) integers from 0 to C − 1 → ().
+    /// Mean over rows of `−log softmax(self)[target]`: logits (N, C), targets (N) integers from 0 to C − 1 → ().
     ///
     /// Halves are computed in f32. Gradient: (softmax − one-hot)/N. Errors: `DtypeMismatch`, `ShapeMismatch`,
     /// `InvalidArgument` for a class out of range. Source: PyTorch `cross_entropy`, reduction `mean`.

@@ -71,19 +71,19 @@ pub fn broadcast_shapes(op: &OpName, shapes: &[&[usize]]) -> Result<Dims> {
             } else if len != 1 && len != out[at] {
                 // The first operand that has this length names the other side of the fault.
                 let from_end = shape.len() - i;
-                let first = shapes[..operand].iter().find(|s| s.len() >= from_end && s[s.len() - from_end] == out[at]);
-                let lhs_axis = first.map_or(at, |s| s.len() - from_end);
-                return Err(Error::ShapeMismatch {
-                    op: op.clone(),
-                    shapes: shapes.iter().map(|s| s.to_vec()).collect(),
-                    fault: ShapeFault::Lengths {
-                        lhs_axis,
-                        lhs_len: out[at],
-                        rhs_axis: i,
-                        rhs_len: len,
-                        remedy: "lengths that broadcast are equal, or 1",
-                    },
-                });
+                let first =
+                    (0..operand).find(|&o| shapes[o].len() >= from_end && shapes[o][shapes[o].len() - from_end] == out[at]).unwrap_or(0);
+                let lhs_axis = shapes[first].len().saturating_sub(from_end);
+                let (lhs_len, remedy) = (out[at], "lengths that broadcast are equal, or 1");
+                let fault = if (first, operand) == (0, 1) {
+                    ShapeFault::Lengths { lhs_axis, lhs_len, rhs_axis: i, rhs_len: len, remedy }
+                } else {
+                    let want = format!(
+                        "axis {i} of operand {operand}, of length {len}, to fit axis {lhs_axis} of operand {first}, of length {lhs_len}"
+                    );
+                    ShapeFault::Count { want, remedy }
+                };
+                return Err(Error::ShapeMismatch { op: op.clone(), shapes: shapes.iter().map(|s| s.to_vec()).collect(), fault });
             }
         }
     }
@@ -183,6 +183,9 @@ impl Layout {
 
     /// Whether two indices may reach one element: the sorted-stride test, which never misses an overlap.
     pub fn may_self_overlap(&self) -> bool {
+        if self.is_contiguous() {
+            return false;
+        }
         let mut axes: SmallVec<[(usize, usize); 6]> =
             self.shape.iter().zip(&self.strides).filter(|(len, _)| **len > 1).map(|(&len, &s)| (s.unsigned_abs(), len)).collect();
         if self.shape.contains(&0) {

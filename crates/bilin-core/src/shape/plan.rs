@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::error::{Error, OpName, Result};
 use super::layout::Layout;
-use super::spec::{Axis, Role, Spec};
+use super::spec::{Axis, Spec};
 
 /// One loop over `N` operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub struct Plan {
     offsets: [usize; 3],
     /// Elements each buffer must hold at least.
     need: [usize; 3],
+    /// Steps of batch, m, n and k.
+    sizes: [usize; 4],
 }
 
 impl Plan {
@@ -97,6 +99,7 @@ impl Plan {
             k: Loops::new(),
             offsets: layouts.map(Layout::offset),
             need: [0; 3],
+            sizes: [0; 4],
         };
         for (need, layout) in plan.need.iter_mut().zip(layouts) {
             *need = match layout.span() {
@@ -108,10 +111,13 @@ impl Plan {
         // Out's order for the free labels, lhs's order for the summed ones: the latter is part of the meaning.
         let summed = spec.lhs().iter().filter(|a| !spec.out().contains(a));
         for axis in spec.out().iter().chain(summed) {
-            let Axis::Label(label) = *axis else { continue };
+            if *axis == Axis::Unit {
+                continue;
+            }
+            let at = lists.map(|list| list.iter().position(|a| a == axis));
             let mut one = Loop { len: usize::MAX, strides: [0; 3] };
             for i in 0..3 {
-                if let Some(at) = lists[i].iter().position(|a| a == axis) {
+                if let Some(at) = at[i] {
                     let len = layouts[i].shape()[at];
                     if one.len != usize::MAX && one.len != len {
                         return Err(Error::invalid(
@@ -125,20 +131,17 @@ impl Plan {
                     one.strides[i] = layouts[i].strides()[at];
                 }
             }
-            let role = match spec.role(label) {
-                Role::Batch if one.strides[1] == 0 => Role::M,
-                Role::Batch if one.strides[0] == 0 => Role::N,
-                role => role,
-            };
-            match role {
-                Role::Batch => plan.batch.push(one),
-                Role::M => plan.m.push(one),
-                Role::N => plan.n.push(one),
-                Role::K => plan.k.push(one),
+            let stands = at.map(|a| a.is_some());
+            match (stands, one.strides) {
+                ([true, true, false], _) => plan.k.push(one),
+                ([_, false, _], _) | ([true, true, true], [_, 0, _]) => plan.m.push(one),
+                ([false, _, _], _) | ([true, true, true], [0, _, _]) => plan.n.push(one),
+                _ => plan.batch.push(one),
             }
         }
-        for list in [&mut plan.batch, &mut plan.m, &mut plan.n, &mut plan.k] {
+        for (size, list) in plan.sizes.iter_mut().zip([&mut plan.batch, &mut plan.m, &mut plan.n, &mut plan.k]) {
             fuse(list);
+            *size = steps(list);
         }
         Ok(plan)
     }
@@ -165,7 +168,7 @@ impl Plan {
     }
     /// Batch, m, n and k as numbers of steps.
     pub fn sizes(&self) -> [usize; 4] {
-        [steps(&self.batch), steps(&self.m), steps(&self.n), steps(&self.k)]
+        self.sizes
     }
     /// Elements that the buffers of lhs, rhs and out must hold at least.
     pub fn need(&self) -> [usize; 3] {

@@ -55,6 +55,12 @@ impl Spec {
         Some(spec)
     }
 
+    /// (m, k)·(k, n) → (m, n).
+    pub fn matrices() -> Spec {
+        let list = |a, b| Axes::from_slice(&[Axis::Label(a), Axis::Label(b)]);
+        Spec { lhs: list(0, 2), rhs: list(2, 1), out: list(0, 1) }
+    }
+
     /// Axes of the left operand.
     pub fn lhs(&self) -> &[Axis] {
         &self.lhs

@@ -1,5 +1,7 @@
 //! The micro-kernel: one tile of a product over one block of k.
 
+#![allow(clippy::needless_range_loop, reason = "an index names the register")]
+
 use super::vector::Vector;
 
 /// Most rows of a tile.

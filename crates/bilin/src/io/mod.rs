@@ -87,23 +87,35 @@ fn split_name(path: &Path) -> (&Path, Option<&str>) {
     splits().find(|(file, _)| file.is_file()).or_else(|| splits().next()).unwrap_or((path, None))
 }
 
-/// Writes tensors to a file, by its extension. A `.npy` file takes exactly one tensor, and drops its name.
+/// Whether a path's extension names a format. Errors: [`Error::InvalidArgument`] naming the three.
+pub fn check_extension(path: impl AsRef<Path>) -> Result<()> {
+    FileKind::of("save", path.as_ref()).map(|_| ())
+}
+
+/// The bytes of a file of tensors, in the format that its extension names. A `.npy` file takes exactly one tensor, and drops
+/// its name.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for another extension, names given twice or several tensors for `.npy`,
-/// [`Error::Unsupported`] for a dtype that the format hasn't, [`Error::Io`] where the file can't be written.
-pub fn save_raw(path: impl AsRef<Path>, tensors: &[(String, RawTensor)]) -> Result<()> {
-    let path = path.as_ref();
-    let bytes = match FileKind::of("save", path)? {
+/// [`Error::Unsupported`] for a dtype that the format hasn't.
+pub fn encode_raw(path: impl AsRef<Path>, tensors: &[(String, RawTensor)]) -> Result<Vec<u8>> {
+    match FileKind::of("save", path.as_ref())? {
         FileKind::Npy => match tensors {
-            [(_, tensor)] => npy::write(tensor)?,
+            [(_, tensor)] => npy::write(tensor),
             _ => {
                 let want = ".npy holds exactly one; save several as .npz or .safetensors";
-                return Err(Error::invalid("save", "tensors", format_args!("{} tensors", tensors.len()), want));
+                Err(Error::invalid("save", "tensors", format_args!("{} tensors", tensors.len()), want))
             }
         },
-        FileKind::Npz => npz::write(tensors)?,
-        FileKind::Safetensors => safetensors::write(tensors)?,
-    };
-    atomic::write_whole(path, &bytes)
+        FileKind::Npz => npz::write(tensors),
+        FileKind::Safetensors => safetensors::write(tensors),
+    }
+}
+
+/// Writes tensors to a file, by its extension, whole or not at all.
+///
+/// # Errors
+/// Those of [`encode_raw`], and [`Error::Io`] where the file can't be written.
+pub fn save_raw(path: impl AsRef<Path>, tensors: &[(String, RawTensor)]) -> Result<()> {
+    atomic::write_whole(path.as_ref(), &encode_raw(&path, tensors)?)
 }

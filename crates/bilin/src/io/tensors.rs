@@ -32,6 +32,7 @@ pub fn load_one(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
     let mut all = load(path, device)?;
     match (all.pop(), all.is_empty()) {
         (Some((_, t)), true) => Ok(t),
+        (None, _) => Err(Error::invalid("load", "path", format!("{}, which holds no tensor", path.display()), "give a file with one")),
         (last, _) => {
             let names: Vec<String> = all.into_iter().chain(last).filter_map(|(n, _)| n).collect();
             Err(Error::invalid(

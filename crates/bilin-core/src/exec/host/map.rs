@@ -21,6 +21,9 @@ pub fn map(call: MapCall<'_>, workers: &dyn Workers) -> Result<()> {
     }
 }
 
+/// Elements of a result that need no whole block.
+const FEW: usize = 8;
+
 struct Job<'a> {
     expr: &'a MapExpr,
     loops: &'a [Loop<5>],
@@ -46,28 +49,31 @@ fn run<T: Scalar>(call: MapCall<'_>, workers: &dyn Workers) -> Result<()> {
     let mut job = Job { expr: call.expr, loops: call.plan.loops(), offsets: call.plan.offsets(), inputs, out_dtype };
     let size = out_dtype.size_bytes();
     let end = total.saturating_mul(size);
-    if call.is_dense && end <= out.len() {
+    if call.is_dense && total <= FEW {
+        // Clearing a stack of whole blocks would cost more than the work.
+        range::<T, FEW>(&job, 0, total, out, 0);
+    } else if call.is_dense && end <= out.len() {
         let job = &job;
         workers.chunks(&mut out[..end], CHUNK * size, total * job.expr.prims().len(), &|i, chunk| {
             let start = i * CHUNK;
-            range::<T>(job, start, chunk.len() / size, chunk, -(start as isize));
+            range::<T, BLOCK>(job, start, chunk.len() / size, chunk, -(start as isize));
         });
     } else {
         let base = job.offsets[0] as isize;
         job.offsets[0] = 0;
-        range::<T>(&job, 0, total, out, base);
+        range::<T, BLOCK>(&job, 0, total, out, base);
     }
     Ok(())
 }
 
 /// Steps `start .. start + count` of the loops; `shift` is added to positions of the result.
-fn range<T: Scalar>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], shift: isize) {
+fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], shift: isize) {
     let whole = [Loop { len: 1, strides: [0; 5] }];
     let (outer, inner) = match job.loops.split_last() {
         Some((inner, outer)) => (outer, inner),
         None => (&[] as &[Loop<5>], &whole[0]),
     };
-    let mut stack = [[T::default(); BLOCK]; MAX_DEPTH];
+    let mut stack = [[T::default(); B]; MAX_DEPTH];
     let mut at = start;
     let end = start + count;
     while at < end {
@@ -76,7 +82,7 @@ fn range<T: Scalar>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], s
         let row_end = (inner.len - first).min(end - at);
         let mut done = 0;
         while done < row_end {
-            let n = BLOCK.min(row_end - done);
+            let n = B.min(row_end - done);
             let mut places = [0isize; 5];
             for (i, p) in places.iter_mut().enumerate() {
                 *p = job.offsets[i] as isize + here[i] + (first + done) as isize * inner.strides[i];
@@ -90,9 +96,9 @@ fn range<T: Scalar>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], s
     }
 }
 
-fn evaluate<T: Scalar>(
+fn evaluate<T: Scalar, const B: usize>(
     job: &Job<'_>,
-    stack: &mut [[T; BLOCK]; MAX_DEPTH],
+    stack: &mut [[T; B]; MAX_DEPTH],
     places: &[isize; 5],
     strides: &[isize; 5],
     n: usize,

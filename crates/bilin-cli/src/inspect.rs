@@ -1,0 +1,102 @@
+//! `ops`, `devices` and `info`.
+
+use std::path::Path;
+
+use bilin::io::load_raw;
+use bilin::prelude::*;
+use bilin::{AmpPolicy, Arity, op_registry_all, schema_hash, shape_text};
+use serde_json::{Value, json};
+
+use crate::{Failure, Streams};
+
+type Done = std::result::Result<(), Failure>;
+
+fn policy(policy: AmpPolicy) -> &'static str {
+    match policy {
+        AmpPolicy::Promote => "Promote",
+        AmpPolicy::KeepInput => "KeepInput",
+        AmpPolicy::ForceFP32 => "ForceFP32",
+    }
+}
+
+fn arity(arity: Arity) -> String {
+    match arity {
+        Arity::Exact(n) => n.to_string(),
+        Arity::AtLeast(n) => format!("{n}+"),
+    }
+}
+
+/// The registry, one op a line.
+pub(crate) fn ops(json: bool, streams: &mut Streams<'_>) -> Done {
+    let all = op_registry_all();
+    if json {
+        let one = |s: &&'static bilin::OpSchema| {
+            json!({
+                "name": s.name,
+                "version": s.version,
+                "arity": arity(s.arity),
+                "amp_policy": policy(s.amp_policy),
+                "deterministic": s.deterministic,
+                "determinism_note": s.determinism_note,
+                // As text: a JSON number of 64 bits isn't exact everywhere.
+                "hash": format!("{:016x}", schema_hash(s)),
+            })
+        };
+        let ops: Vec<Value> = all.iter().map(one).collect();
+        return streams.line(format_args!("{}", json!({ "ops": ops })));
+    }
+    streams.line(format_args!("{:<18}{:>7}  {:<9}  {:<13}  hash", "name", "version", "amp", "deterministic"))?;
+    for s in all {
+        let promise = if s.deterministic { "yes" } else { "no" };
+        streams.line(format_args!(
+            "{:<18}{:>7}  {:<9}  {promise:<13}  {:016x}",
+            s.name,
+            s.version,
+            policy(s.amp_policy),
+            schema_hash(s)
+        ))?;
+    }
+    Ok(())
+}
+
+/// What can compute here.
+pub(crate) fn devices(json: bool, streams: &mut Streams<'_>) -> Done {
+    let all = Device::available();
+    if json {
+        let one = |d: &bilin::DeviceInfo| {
+            let dtypes: Vec<&str> = d.dtypes.iter().map(|d| d.name()).collect();
+            json!({ "name": d.name, "backend": d.backend, "dtypes": dtypes, "kernels": d.kernels, "absent": d.absent })
+        };
+        let devices: Vec<Value> = all.iter().map(one).collect();
+        return streams.line(format_args!("{}", json!({ "devices": devices })));
+    }
+    for d in all {
+        match &d.absent {
+            Some(why) => streams.line(format_args!("{:<12}absent: {why}", d.name))?,
+            None => {
+                let dtypes: Vec<&str> = d.dtypes.iter().map(|d| d.name()).collect();
+                streams.line(format_args!("{:<12}backend {}, kernels {}", d.name, d.backend, d.kernels.join(" ")))?;
+                streams.line(format_args!("{:<12}dtypes {}", "", dtypes.join(" ")))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a file holds, one tensor a line.
+pub(crate) fn info(file: &Path, json: bool, streams: &mut Streams<'_>) -> Done {
+    let all = load_raw(file)?;
+    if json {
+        let one = |(name, t): &(Option<String>, bilin::io::RawTensor)| json!({ "name": name, "dtype": t.dtype.name(), "shape": t.shape, "bytes": t.bytes.len() });
+        let tensors: Vec<Value> = all.iter().map(one).collect();
+        return streams.line(format_args!("{}", json!({ "file": file.display().to_string(), "tensors": tensors })));
+    }
+    // A name may hold anything, also what a terminal would obey.
+    let names: Vec<String> = all.iter().map(|(name, _)| name.as_deref().unwrap_or("").escape_debug().to_string()).collect();
+    let width = names.iter().map(|n| n.chars().count()).max().unwrap_or(0);
+    for (name, (_, t)) in names.iter().zip(&all) {
+        let gap = if width > 0 { "  " } else { "" };
+        streams.line(format_args!("{name:<width$}{gap}{:<10}  {}  {} bytes", t.dtype.name(), shape_text(&t.shape), t.bytes.len()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,190 @@
+//! The examples do what they say: accuracy, bits that repeat, pictures that are well-formed, derivatives as in closed form.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::duplicate_mod, dead_code, reason = "each example brings its own copy of what they share, and its main")]
+
+#[path = "../examples/digits/main.rs"]
+mod digits;
+#[path = "../examples/ridge/main.rs"]
+mod ridge;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use bilin::prelude::*;
+use digits::progress::Progress;
+use digits::train::{Epoch, Outcome, Settings};
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("examples-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn learn(epochs: usize) -> Outcome {
+    let digits = digits::data::load(Path::new(digits::DATA)).unwrap();
+    let mut silent = Vec::new();
+    let settings = Settings { epochs, ..digits::DEFAULTS };
+    digits::train::train(&digits, &settings, &Device::cpu(), &mut Progress::new(&mut silent, false, epochs)).unwrap()
+}
+
+fn bits(history: &[Epoch]) -> Vec<[u64; 3]> {
+    history.iter().map(|e| [e.training_loss, e.held_back_loss, e.accuracy].map(f64::to_bits)).collect()
+}
+
+/// Tags balance, attributes are quoted and no text holds a bare `<` or `&`.
+#[track_caller]
+fn assert_well_formed(svg: &str) {
+    let mut open = Vec::new();
+    let mut elements = 0;
+    for piece in svg.split('<').skip(1) {
+        let (tag, text) = piece.split_once('>').unwrap_or_else(|| panic!("an open tag: {piece}"));
+        assert!(text.split('&').skip(1).all(|t| ["amp;", "lt;", "gt;"].iter().any(|e| t.starts_with(e))), "a bare &: {text}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "an open quote: {tag}");
+        assert_eq!(tag.matches('=').count() * 2, tag.matches('"').count(), "an unquoted attribute: {tag}");
+        assert!(!tag.contains("NaN") && !tag.contains("inf"), "no number: {tag}");
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "closes what isn't open");
+        } else if !tag.ends_with('/') {
+            open.push(tag.split(' ').next().unwrap());
+        }
+        elements += 1;
+    }
+    assert!(open.is_empty(), "never closed: {open:?}");
+    assert!(svg.starts_with("<svg ") && elements > 3, "an empty picture");
+}
+
+#[test]
+fn digits_are_read_and_drawn() {
+    let outcome = learn(digits::DEFAULTS.epochs);
+    assert!(outcome.accuracy() >= 0.965, "accuracy {}", outcome.accuracy());
+    assert_eq!(outcome.history.len(), 30);
+    assert_eq!(outcome.history[29].accuracy, outcome.accuracy());
+    assert_eq!(outcome.held_back.len(), 359);
+    let counts = outcome.confusion();
+    assert_eq!(counts.iter().flatten().sum::<usize>(), 359);
+    let misread = outcome.misread();
+    assert_eq!((0..10).map(|c| counts[c][c]).sum::<usize>(), 359 - misread.len());
+    assert_well_formed(&digits::plot::loss_curve(&outcome.history));
+    let grid = digits::plot::misread_grid(&misread, 359);
+    assert_well_formed(&grid);
+    assert_eq!(grid.matches(" → ").count(), misread.len() + 2, "one label a digit, and the heading twice");
+}
+
+#[test]
+fn two_runs_give_the_same_bits() {
+    assert_eq!(bits(&learn(3).history), bits(&learn(3).history));
+}
+
+#[test]
+fn pictures_of_odd_numbers_are_well_formed() {
+    let epoch = |loss: f64| Epoch { training_loss: loss, held_back_loss: loss / 2.0, accuracy: 0.5 };
+    for history in
+        [vec![epoch(1.0)], vec![epoch(0.0); 2], vec![epoch(5e7), epoch(1e-8)], (1..=1000).map(|i| epoch(1.0 / f64::from(i))).collect()]
+    {
+        assert_well_formed(&digits::plot::loss_curve(&history));
+    }
+    assert_well_formed(&digits::plot::misread_grid(&[], 359));
+}
+
+#[test]
+fn a_run_writes_pictures_and_tells_its_progress() {
+    let folder = scratch("digits");
+    for terminal in [false, true] {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let mut args = words("--epochs 1 --seed=3 --out");
+        args.push(folder.display().to_string());
+        digits::run(&args, &mut out, &mut err, terminal).unwrap();
+        let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
+        assert!(out.contains("test accuracy") && out.contains("true\\read"), "{out}");
+        assert!(err.contains("loss ") && err.contains("accuracy ") && err.ends_with('\n'), "{err}");
+        assert_eq!(err.contains('\r'), terminal);
+    }
+    let mut names: Vec<String> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["loss.svg", "misread.svg"]);
+    names.iter().for_each(|n| assert_well_formed(&fs::read_to_string(folder.join(n)).unwrap()));
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[track_caller]
+fn digits_failure(args: &[String]) -> (u8, String) {
+    let failure = digits::run(args, &mut Vec::new(), &mut Vec::new(), false).unwrap_err();
+    let text = failure.to_string();
+    assert!(!text.contains('\n') && !text.is_empty(), "not one line: {text:?}");
+    (failure.status(), text)
+}
+
+#[test]
+fn wrong_options_are_status_2() {
+    for args in ["--epochs 0", "--epochs x", "--lr -1", "--lr nan", "--seed -1", "--device abacus", "--out", "--verbose", "digits"] {
+        let (status, text) = digits_failure(&words(args));
+        assert_eq!(status, 2, "{args}: {text}");
+    }
+    assert_eq!(ridge::run(&words("--seed one"), &mut Vec::new()).unwrap_err().status(), 2);
+    let mut help = Vec::new();
+    digits::run(&words("--help"), &mut help, &mut Vec::new(), false).unwrap();
+    assert!(String::from_utf8(help).unwrap().contains("--epochs"));
+}
+
+#[test]
+fn missing_and_damaged_data_are_status_1() {
+    let folder = scratch("data");
+    let pack = |name: &str, text: &str| {
+        let path = folder.join(name);
+        let mut file = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        file.write_all(text.as_bytes()).unwrap();
+        fs::write(&path, file.finish().unwrap()).unwrap();
+        path
+    };
+    let row = |last: &str| format!("{}{last}\n", "0,".repeat(64));
+    let whole = fs::read(digits::DATA).unwrap();
+    let cut = folder.join("cut.gz");
+    fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    let cases = [
+        (folder.join("none.gz"), ""),
+        (cut, "damaged"),
+        (pack("short.gz", &format!("{}1,2\n", row("3"))), ":2: 2 fields"),
+        (pack("word.gz", &format!("{}{}", row("3"), row("x"))), ":2: field 65"),
+        (pack("class.gz", &row("10")), ":1: want pixels"),
+        (pack("empty.gz", ""), "no rows"),
+        (pack("few.gz", &row("3")), "too few"),
+    ];
+    for (path, part) in cases {
+        let (status, text) =
+            digits_failure(&["--data".to_owned(), path.display().to_string(), "--out".to_owned(), folder.display().to_string()]);
+        assert_eq!(status, 1, "{text}");
+        assert!(text.contains(part), "'{text}' doesn't say '{part}'");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn ridge_derivatives_are_the_closed_forms() {
+    let table = ridge::problem::load(Path::new(ridge::DATA)).unwrap();
+    assert_eq!(table.y.len(), 569);
+    let problem = ridge::problem::Problem::new(&table, ridge::SEED).unwrap();
+    let device = Device::cpu();
+    let found =
+        ridge::search::search(&ridge::solve::Ridge::new(&problem, &device).unwrap(), &ridge::closed::ClosedForm::new(&problem), &device)
+            .unwrap();
+    assert!(found.converged && found.newton.len() > 1);
+    assert!(found.newton.iter().all(|r| r.second.is_some()));
+    let worst = ridge::verdict(&found, ridge::TOLERANCE).unwrap();
+    assert!(worst > 0.0, "two ways of computing agree to the last bit: is it one way?");
+    assert_eq!(ridge::verdict(&found, worst / 2.0).unwrap_err().status(), 1);
+    let losses: Vec<f64> = found.rows().map(|r| r.loss.tape).collect();
+    assert!(losses.windows(2).all(|w| w[1] <= w[0] + 1e-12), "the loss rises: {losses:?}");
+}
+
+#[test]
+fn the_ridge_program_prints_its_tables() {
+    let mut out = Vec::new();
+    ridge::run(&[], &mut out).unwrap();
+    let out = String::from_utf8(out).unwrap();
+    assert!(out.contains("Newton") && out.contains("worst relative difference") && out.contains("least validation loss"), "{out}");
+}
