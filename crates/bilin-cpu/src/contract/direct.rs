@@ -9,9 +9,11 @@ use crate::arch::tile::MAX_ROWS;
 use crate::threads;
 
 /// Bytes of columns' operand up to which reading it in place costs less than packing it.
-const NEAR_BYTES: usize = 96 << 10;
-/// The same for the rows' operand.
-const ROWS_NEAR_BYTES: usize = 512 << 10;
+const NEAR_BYTES: usize = 1200 << 10;
+/// The same for the rows' operand where its rows are contiguous.
+const ROWS_NEAR_BYTES: usize = 1200 << 10;
+/// And where they aren't.
+const ROWS_STRIDED_BYTES: usize = 96 << 10;
 
 /// Strides of one loop, zero where there is none.
 fn only(loops: &[Loop<3>]) -> Option<[isize; 3]> {
@@ -46,7 +48,10 @@ fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) -> Option<S
         return None;
     }
     let a_span = by_row[a].unsigned_abs().saturating_mul(row_count).max(k_loops[a].unsigned_abs().saturating_mul(k));
-    if column_count > 2 * width && row_count > 1 && !is_near(a_span as isize, 1, ROWS_NEAR_BYTES) {
+    if column_count > 2 * width
+        && row_count > 1
+        && !is_near(a_span as isize, 1, if k_loops[a] == 1 { ROWS_NEAR_BYTES } else { ROWS_STRIDED_BYTES })
+    {
         return None;
     }
     Some(Strides { is_swapped, rows: [by_row[a], by_row[2]], k: [k_loops[a], k_loops[b]] })

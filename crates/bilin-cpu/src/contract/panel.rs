@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bilin_core::shape::plan::Loop;
+
 use super::disjoint::Shared;
 use super::element::Acc;
 use super::job::{Job, Oriented, inner_stride};
@@ -67,6 +69,11 @@ impl Cut {
     }
 }
 
+/// Whether tiles go straight into the result: real accumulators whose columns are neighbours there.
+fn is_written_in_place<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>) -> bool {
+    job.out.plain().is_some() && matches!(o.columns, [] | [Loop { strides: [_, _, 1], .. }])
+}
+
 /// Whether rhs should stand in the rows: by what writes the result in whole vectors and packs least.
 fn is_better_swapped<A: Acc>(job: &Job<'_, A>) -> bool {
     let [_, m, n, _] = job.sizes;
@@ -127,7 +134,8 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
     let padded = area.columns.next_multiple_of(micro.lanes);
     let group_rows = (GROUP_ROWS / micro.rows * micro.rows).min(area.rows.next_multiple_of(micro.rows));
     let (a_len, b_len) = (group_rows * block, block * padded * A::PARTS);
-    let p_len = area.rows * padded * A::PARTS;
+    let in_place = is_written_in_place(job, o);
+    let p_len = if in_place { 0 } else { area.rows * padded * A::PARTS };
     let bytes = carved_bytes::<A>(a_len) + carved_bytes::<A::Part>(b_len) + carved_bytes::<A::Part>(p_len);
     let bases = job.bases(area.batch);
     with_scratch(bytes, 2 * (area.rows + area.columns + block), |memory, offsets| {
@@ -144,7 +152,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
         fill_offsets(o.columns, o.b.0, area.column, b_columns);
         fill_offsets(o.columns, 2, area.column, c_columns);
         let (a_rows, b_columns, c_columns) = (Steps::new(a_rows), Steps::new(b_columns), Steps::new(c_columns));
-        let direct = job.out.plain().filter(|_| c_columns.stride == Some(1));
+        let direct = job.out.plain().filter(|_| in_place);
         let partial_rows: &mut [isize; MAX_ROWS] = &mut [0; MAX_ROWS];
         {
             let own = Shared::new(&mut *partial);
@@ -159,7 +167,8 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                 if b_direct.is_none() {
                     o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns, width, micro.lanes, b_block);
                 }
-                let a_direct = o.a.1.plain().zip(a_steps.stride).filter(|_| A::PARTS == 1 && area.columns <= 2 * width);
+                let a_direct =
+                    o.a.1.plain().zip(a_steps.stride).filter(|&(_, step)| A::PARTS == 1 && (step == 1 || area.columns <= 2 * width));
                 for group in (0..area.rows).step_by(group_rows) {
                     let group_len = group_rows.min(area.rows - group);
                     let group_offsets = a_rows.part(group, group_len);
