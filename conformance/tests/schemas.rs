@@ -19,7 +19,8 @@ fn table() -> String {
             Arity::AtLeast(n) => format!("{n} or more"),
         };
         let deterministic = if s.deterministic { "yes" } else { s.determinism_note };
-        writeln!(out, "| `{}` | {} | {operands} | {:?} | {deterministic} | `{:016x}` |", s.name, s.version, s.amp_policy, schema_hash(s)).unwrap();
+        writeln!(out, "| `{}` | {} | {operands} | {:?} | {deterministic} | `{:016x}` |", s.name, s.version, s.amp_policy, schema_hash(s))
+            .unwrap();
     }
     out
 }
