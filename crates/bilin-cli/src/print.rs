@@ -111,8 +111,8 @@ impl Real {
     /// The number whose digits are the fewest that give this one back in its dtype.
     fn shortest(self) -> f64 {
         let gives_back = |y: f64| match self {
-            Real::F16(x) => f16::from_f64(y) == x,
-            Real::Bf16(x) => bf16::from_f64(y) == x,
+            Real::F16(x) => f16::from_f32(bilin::round_to_odd(y)) == x,
+            Real::Bf16(x) => bf16::from_f32(bilin::round_to_odd(y)) == x,
             Real::F32(x) => y as f32 == x,
             Real::F64(x) => y == x,
         };

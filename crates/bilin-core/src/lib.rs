@@ -28,7 +28,7 @@ pub use schema::modes::{
     are_deterministic_algorithms_enabled, enable_grad, is_grad_enabled, no_grad, set_grad_enabled, use_deterministic_algorithms,
 };
 pub use schema::{AmpPolicy, Arity, OpSchema, schema_hash};
-pub use shape::dtype::{DType, Element, Kind, c64, c128};
+pub use shape::dtype::{DType, Element, Kind, c64, c128, round_to_odd};
 pub use shape::error::{Error, OpName, Result, ShapeFault, shape_text};
 pub use shape::layout::{Dims, Layout, Strides};
 pub use tape::{Node, Op, Tensor};

@@ -23,8 +23,8 @@ pub use bilin_core::{
     AmpPolicy, Arity, Axes, Backend, Conj, DType, Device, Dims, EinsumPath, Element, Error, Index, Kind, Layout, MapExpr, MemoryStats,
     Node, Op, OpSchema, Over, Precision, Prim, ProductOptions, Result, Rng, ShapeFault, Strides, Tensor, apply,
     are_deterministic_algorithms_enabled, autograd, c64, c128, concat, dot, einsum, einsum_path, einsum_with, enable_grad, exec, inner,
-    is_grad_enabled, matmul, matvec, no_grad, op_call, op_lookup, op_register, op_registry_all, ops, outer, schema_hash, set_grad_enabled,
-    shape_text, stack, tape, tensordot, tensordot_with, use_deterministic_algorithms, vecdot, vecmat,
+    is_grad_enabled, matmul, matvec, no_grad, op_call, op_lookup, op_register, op_registry_all, ops, outer, round_to_odd, schema_hash,
+    set_grad_enabled, shape_text, stack, tape, tensordot, tensordot_with, use_deterministic_algorithms, vecdot, vecmat,
 };
 #[cfg(feature = "cpu")]
 pub use bilin_cpu::{num_threads, set_num_threads};

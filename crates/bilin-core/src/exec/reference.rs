@@ -7,7 +7,7 @@ use super::buffer::{Buffer, HostBuffer, host_bytes, host_bytes_mut};
 use super::call::{Conj, ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
 use super::host::{self, Serial};
 use super::order::contract_block_len;
-use crate::shape::dtype::{DType, c64, c128};
+use crate::shape::dtype::{DType, c64, c128, round_to_odd};
 use crate::shape::error::{Error, Result};
 use crate::shape::plan::position;
 
@@ -54,8 +54,8 @@ fn write(dtype: DType, bytes: &mut [u8], i: usize, z: c128, n: i64) {
         DType::I16 => put(bytes, i, n as i16),
         DType::I32 => put(bytes, i, n as i32),
         DType::I64 => put(bytes, i, n),
-        DType::F16 => put(bytes, i, f16::from_f64(z.re)),
-        DType::Bf16 => put(bytes, i, bf16::from_f64(z.re)),
+        DType::F16 => put(bytes, i, f16::from_f32(round_to_odd(z.re))),
+        DType::Bf16 => put(bytes, i, bf16::from_f32(round_to_odd(z.re))),
         DType::F32 => put(bytes, i, z.re as f32),
         DType::F64 => put(bytes, i, z.re),
         DType::C64 => put(bytes, i, c64::new(z.re as f32, z.im as f32)),

@@ -181,6 +181,23 @@ impl fmt::Display for DType {
     }
 }
 
+/// The f32 from which rounding to f16 or bf16 gives what rounding `x` itself would: the neighbour with an odd last bit where
+/// `x` isn't an f32.
+///
+/// Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd",
+/// IEEE Transactions on Computers 57(4), 2008.
+pub fn round_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let bits = near.to_bits();
+    if f64::from(near) == x || x.is_nan() || bits & 1 == 1 {
+        near
+    } else if f64::from(near).abs() < x.abs() {
+        f32::from_bits(bits + 1)
+    } else {
+        f32::from_bits(bits - 1)
+    }
+}
+
 mod sealed {
     pub trait Sealed {}
 }

@@ -1,7 +1,7 @@
 //! Accumulators and conversions between them and what stands in memory.
 
 use bilin_core::exec::order::contract_block_len;
-use bilin_core::{DType, c64, c128};
+use bilin_core::{DType, c64, c128, round_to_odd};
 use bytemuck::Pod;
 use half::{bf16, f16};
 
@@ -145,9 +145,9 @@ convert! {
     f64 => f64, |x| x;
     f64 => f32, |x| x as f32;
     f32 => f16, |x| f16::from_f32(x);
-    f64 => f16, |x| f16::from_f32(to_odd(x));
+    f64 => f16, |x| f16::from_f32(round_to_odd(x));
     f32 => bf16, |x| narrow_bf16(x);
-    f64 => bf16, |x| narrow_bf16(to_odd(x));
+    f64 => bf16, |x| narrow_bf16(round_to_odd(x));
     c64 => c64, |x| x;
     c128 => c128, |x| x;
     c64 => c128, |x| c128::new(f64::from(x.re), f64::from(x.im));
@@ -194,18 +194,4 @@ fn narrow_bf16(x: f32) -> bf16 {
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
     let quiet = (bits >> 16) | 0x40;
     bf16::from_bits(if x.is_nan() { quiet } else { rounded } as u16)
-}
-
-/// f32 of an f64, inexact values with an odd last bit, so that rounding once more rounds as if from the f64.
-#[inline(always)]
-fn to_odd(x: f64) -> f32 {
-    let near = x as f32;
-    let bits = near.to_bits();
-    if f64::from(near) == x || x.is_nan() || bits & 1 == 1 {
-        near
-    } else if f64::from(near).abs() < x.abs() {
-        f32::from_bits(bits + 1)
-    } else {
-        f32::from_bits(bits - 1)
-    }
 }

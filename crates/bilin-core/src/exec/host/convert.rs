@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use num_complex::Complex;
 
-use crate::shape::dtype::{DType, c64, c128};
+use crate::shape::dtype::{DType, c64, c128, round_to_odd};
 
 /// A value-preserving or, towards narrower types, C-like conversion; complex to real takes the real part.
 pub(super) trait Convert<T> {
@@ -32,8 +32,8 @@ macro_rules! halves {
         impl Convert<f64> for $h { #[inline(always)] fn convert(self) -> f64 { self.to_f64() } }
         impl Convert<i64> for $h { #[inline(always)] fn convert(self) -> i64 { self.to_f32() as i64 } }
         impl Convert<$h> for f32 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(self) } }
-        impl Convert<$h> for f64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f64(self) } }
-        impl Convert<$h> for i64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f64(self as f64) } }
+        impl Convert<$h> for f64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(round_to_odd(self)) } }
+        impl Convert<$h> for i64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(round_to_odd(self as f64)) } }
     )*};
 }
 halves!(f16, bf16);
