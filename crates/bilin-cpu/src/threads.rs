@@ -6,8 +6,10 @@ use bilin_core::exec::host::Workers;
 use bilin_core::{Error, Result};
 use rayon::prelude::*;
 
-/// Elementary operations below which a call stays on its thread.
-pub(crate) const SERIAL_BELOW: usize = 1 << 17;
+/// Multiply-adds of a product below which it stays on its thread: handing work over takes about 10 µs.
+pub(crate) const SERIAL_BELOW: usize = 1 << 19;
+/// The same for elementwise work, whose steps each take longer.
+const ELEMENTWISE_SERIAL_BELOW: usize = 1 << 17;
 
 #[derive(Default)]
 struct Pool {
@@ -106,11 +108,10 @@ pub(crate) struct RayonWorkers;
 impl Workers for RayonWorkers {
     fn chunks(&self, bytes: &mut [u8], chunk_bytes: usize, cost: usize, run: &(dyn Fn(usize, &mut [u8]) + Sync)) {
         let chunk_bytes = chunk_bytes.max(1);
-        let per_byte = cost / bytes.len().max(1) + 1;
-        if cost < SERIAL_BELOW {
+        if cost < ELEMENTWISE_SERIAL_BELOW || bytes.len() <= chunk_bytes || current_threads() == 1 {
             bytes.chunks_mut(chunk_bytes).enumerate().for_each(|(i, chunk)| run(i, chunk));
         } else {
-            for_each_chunk(bytes, chunk_bytes, per_byte, &|at, chunk| run(at / chunk_bytes, chunk));
+            inside(|| bytes.par_chunks_mut(chunk_bytes).enumerate().for_each(|(i, chunk)| run(i, chunk)));
         }
     }
 }

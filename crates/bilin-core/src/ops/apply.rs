@@ -11,40 +11,63 @@ use crate::schema::modes;
 use crate::schema::profiler::{self, Direction};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
-use crate::shape::error::{Error, OpName, Result};
-use crate::tape::{Edge, Grads, Meta, Node, Op, Tangents, Tensor, Tensors};
+use crate::shape::error::{Error, Result};
+use crate::tape::{Edge, Grads, Inference, Meta, Node, Op, Tangents, Tensor, Tensors};
 
 /// Runs an op: devices → determinism → effective dtypes → `infer` → casts → eval → record. Everything is checked before
 /// anything is cast or allocated.
 pub fn apply(op: Arc<dyn Op>, inputs: &[&Tensor]) -> Result<Tensors> {
-    let schema = op.schema();
-    let name = OpName::Borrowed(schema.name);
-    check_arity(schema, inputs.len())?;
-    check_devices(&name, inputs)?;
-    if !schema.deterministic && modes::are_deterministic_algorithms_enabled() {
-        return Err(Error::NonDeterministic { op: name, note: schema.determinism_note });
-    }
-    let scope = modes::autocast_dtype();
-    let metas: SmallVec<[Meta; 4]> =
-        inputs.iter().map(|t| Meta::new(t.shape(), scope.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope)))).collect();
-    let inference = op.infer(&metas)?;
-    let op = inference.lowered.unwrap_or(op);
-    let needs_cast = scope.is_some() && metas.iter().zip(inputs).any(|(m, t)| m.dtype != t.dtype());
-    if !needs_cast {
-        return run(op, inputs, &inference.outputs);
-    }
-    let mut casts: SmallVec<[Tensor; 4]> = SmallVec::new();
-    for (meta, t) in metas.iter().zip(inputs) {
-        casts.push(cast::astype(t, meta.dtype)?);
-    }
-    run(op, &casts.iter().collect::<SmallVec<[&Tensor; 4]>>(), &inference.outputs)
+    let mut checked = check(op.as_ref(), inputs)?;
+    let op = checked.inference.lowered.take().unwrap_or(op);
+    checked.run(op, inputs)
 }
 
 /// [`apply`] for an op with one result.
 pub fn apply_one(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
     let name = op.schema().name;
-    let out = apply(Arc::new(op), inputs)?.into_iter().next();
+    let mut checked = check(&op, inputs)?;
+    let op = checked.inference.lowered.take().unwrap_or_else(|| Arc::new(op));
+    let out = checked.run(op, inputs)?.into_iter().next();
     out.ok_or_else(|| Error::invalid(name, "outputs", 0, "want one result"))
+}
+
+/// A call that has passed every check.
+struct Checked {
+    inference: Inference,
+    /// The dtypes that operands are cast to, where an autocast scope is open.
+    dtypes: Option<SmallVec<[DType; 4]>>,
+}
+
+fn check(op: &dyn Op, inputs: &[&Tensor]) -> Result<Checked> {
+    let schema = op.schema();
+    check_arity(schema, inputs.len())?;
+    check_devices(schema, inputs)?;
+    if !schema.deterministic && modes::are_deterministic_algorithms_enabled() {
+        return Err(Error::NonDeterministic { op: schema.name.into(), note: schema.determinism_note });
+    }
+    let scope = modes::autocast_dtype();
+    let mut metas: SmallVec<[Meta; 2]> = SmallVec::new();
+    for t in inputs {
+        metas.push(Meta::new(t.shape(), scope.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope))));
+    }
+    let inference = op.infer(&metas)?;
+    Ok(Checked { inference, dtypes: scope.map(|_| metas.iter().map(|m| m.dtype).collect()) })
+}
+
+impl Checked {
+    fn run(self, op: Arc<dyn Op>, inputs: &[&Tensor]) -> Result<Tensors> {
+        let outputs = &self.inference.outputs;
+        match self.dtypes {
+            Some(dtypes) if dtypes.iter().zip(inputs).any(|(d, t)| *d != t.dtype()) => {
+                let mut casts: SmallVec<[Tensor; 4]> = SmallVec::new();
+                for (dtype, t) in dtypes.iter().zip(inputs) {
+                    casts.push(cast::astype(t, *dtype)?);
+                }
+                run(op, &casts.iter().collect::<SmallVec<[&Tensor; 4]>>(), outputs)
+            }
+            _ => run(op, inputs, outputs),
+        }
+    }
 }
 
 fn check_arity(schema: &OpSchema, count: usize) -> Result<()> {
@@ -59,11 +82,11 @@ fn check_arity(schema: &OpSchema, count: usize) -> Result<()> {
     Err(Error::invalid(schema.name, "operands", count, format!("want {least}{more}")))
 }
 
-fn check_devices(name: &OpName, inputs: &[&Tensor]) -> Result<()> {
+fn check_devices(schema: &OpSchema, inputs: &[&Tensor]) -> Result<()> {
     if inputs.windows(2).all(|w| w[0].device() == w[1].device()) {
         return Ok(());
     }
-    Err(Error::DeviceMismatch { op: name.clone(), devices: inputs.iter().map(|t| t.device().name().to_owned()).collect() })
+    Err(Error::DeviceMismatch { op: schema.name.into(), devices: inputs.iter().map(|t| t.device().name().to_owned()).collect() })
 }
 
 /// The dtype of an operand under the autocast scope `scope`.
@@ -78,7 +101,9 @@ pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DT
 }
 
 fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
-    match op.rewrite(inputs) {
+    // Without a record the strides of a view say all there is to save.
+    let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
+    match if records { op.rewrite(inputs) } else { None } {
         Some((op, others)) => evaluate(op, &others.iter().collect::<SmallVec<[&Tensor; 2]>>(), outputs),
         None => evaluate(op, inputs, outputs),
     }

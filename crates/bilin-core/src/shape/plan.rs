@@ -1,6 +1,6 @@
 //! From a spec and three layouts to loops with strides: what a backend runs.
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use super::error::{Error, OpName, Result};
 use super::layout::Layout;
@@ -17,10 +17,12 @@ pub struct Loop<const N: usize> {
 
 /// Nested loops, outermost first.
 pub type Loops<const N: usize> = SmallVec<[Loop<N>; 4]>;
+/// Loops of one role of a product: few, so that a plan is small to move.
+type RoleLoops = SmallVec<[Loop<3>; 2]>;
 
 /// The one fusing rule: two neighbours become one loop only where, in every operand, outer stride = inner stride ×
 /// inner length. Loops of length 1 are dropped first. The linear order of the steps never changes.
-pub fn fuse<const N: usize>(loops: &mut Loops<N>) {
+pub fn fuse<const N: usize, A: Array<Item = Loop<N>>>(loops: &mut SmallVec<A>) {
     loops.retain(|l| l.len != 1);
     let mut done = 0;
     for next in 1..loops.len() {
@@ -62,10 +64,10 @@ pub fn position<const N: usize>(loops: &[Loop<N>], mut at: usize) -> [isize; N] 
 /// Fields are private so that a plan is always one that [`Plan::new`] has checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    batch: Loops<3>,
-    m: Loops<3>,
-    n: Loops<3>,
-    k: Loops<3>,
+    batch: RoleLoops,
+    m: RoleLoops,
+    n: RoleLoops,
+    k: RoleLoops,
     offsets: [usize; 3],
     /// Elements each buffer must hold at least.
     need: [usize; 3],
@@ -93,10 +95,10 @@ impl Plan {
             return Err(Error::invalid(op.clone(), "out", "a view that overlaps itself", "write into a view whose elements are distinct"));
         }
         let mut plan = Plan {
-            batch: Loops::new(),
-            m: Loops::new(),
-            n: Loops::new(),
-            k: Loops::new(),
+            batch: RoleLoops::new(),
+            m: RoleLoops::new(),
+            n: RoleLoops::new(),
+            k: RoleLoops::new(),
             offsets: layouts.map(Layout::offset),
             need: [0; 3],
             sizes: [0; 4],
