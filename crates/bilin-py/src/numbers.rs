@@ -129,7 +129,10 @@ pub fn ints(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Vec<isize
     if obj.is_instance_of::<pyo3::types::PyTuple>() || obj.is_instance_of::<pyo3::types::PyList>() {
         return obj.try_iter()?.map(|i| int(&i?, func, arg)).collect();
     }
-    if obj.is_instance_of::<pyo3::types::PyString>() || obj.is_instance_of::<pyo3::types::PyDict>() {
+    if obj.is_instance_of::<pyo3::types::PyString>()
+        || obj.is_instance_of::<pyo3::types::PyBytes>()
+        || obj.is_instance_of::<pyo3::types::PyDict>()
+    {
         return Err(crate::error::wrong_type(func, arg, obj, "a whole number or a tuple of them"));
     }
     if let Ok(i) = int(obj, func, arg) {
