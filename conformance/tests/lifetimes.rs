@@ -47,7 +47,7 @@ fn graphs_without_backward_free_everything() {
     assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before, "reverse over forward");
     let x = value().requires_grad_(true).unwrap();
     let options = GradOptions { create_graph: true, ..Default::default() };
-    let g = autograd::grad(&[&f(&[x.clone()]).unwrap()], &[&x], options).unwrap().remove(0).unwrap();
+    let g = autograd::grad(&[&f(std::slice::from_ref(&x)).unwrap()], &[&x], options).unwrap().remove(0).unwrap();
     assert!(live_nodes() > before.0 && g.requires_grad());
     drop((x, g));
     assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before, "create_graph");
