@@ -2,12 +2,14 @@
 
 mod check;
 mod forward;
+mod function;
 mod reverse;
 mod tensor;
 mod transforms;
 
 pub use check::{GradcheckOptions, gradcheck, gradgradcheck};
 pub use forward::{hvp, jvp};
+pub use function::{BackwardContext, ForwardContext, Function, apply_function};
 pub use reverse::{BackwardOptions, GradOptions, backward, grad};
 pub use tensor::HookHandle;
 pub use transforms::{hessian, jacobian, value_and_grad, vjp};

@@ -94,11 +94,6 @@ impl Tensor {
         Ok(())
     }
 
-    /// The same memory without history.
-    pub fn detach(&self) -> Tensor {
-        Tensor::from_view(self.view().clone())
-    }
-
     /// Keeps the gradient of this interior tensor for [`Tensor::grad`]; leaves keep theirs anyway.
     pub fn retain_grad(&self) -> Result<()> {
         match (self.edge(), self.requires_grad()) {

@@ -188,7 +188,7 @@ fn grad_dtype(inputs: &[&Tensor], op: &dyn Op, own: DType) -> DType {
 
 /// Tangents of the results, level by level from the outermost. A level's tangent is computed with only the levels
 /// outside it flowing, so nested levels never mix.
-fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
+pub(crate) fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
     let mut levels: SmallVec<[u32; 2]> = inputs.iter().flat_map(|t| t.tangents()).map(|(l, _)| *l).filter(|l| *l <= level).collect();
     levels.sort_unstable();
     levels.dedup();

@@ -102,6 +102,15 @@ pub enum Error {
         /// The op.
         op: OpName,
     },
+    /// A derivative was asked for that has no rule.
+    NotDifferentiable {
+        /// The op, or the custom function.
+        op: OpName,
+        /// What has no rule, in words.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The op can't keep the promise of equal bits that the caller asked for.
     NonDeterministic {
         /// The op.
@@ -231,6 +240,7 @@ impl Error {
             Error::DeviceMismatch { .. } => "DeviceMismatch",
             Error::VersionMismatch { .. } => "VersionMismatch",
             Error::GraphFreed { .. } => "GraphFreed",
+            Error::NotDifferentiable { .. } => "NotDifferentiable",
             Error::NonDeterministic { .. } => "NonDeterministic",
             Error::OutOfMemory { .. } => "OutOfMemory",
             Error::TooLarge { .. } => "TooLarge",
@@ -287,6 +297,7 @@ impl fmt::Display for Error {
                 f,
                 "{op}: its saved values were released by an earlier backward; pass retain_graph to that call to go through the graph again"
             ),
+            Error::NotDifferentiable { op, what, remedy } => write!(f, "{op}: {what}; {remedy}"),
             Error::NonDeterministic { op, note } => {
                 write!(f, "{op}: has no deterministic kernel here: {note}; turn use_deterministic_algorithms off or use another op")
             }

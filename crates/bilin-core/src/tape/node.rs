@@ -1,5 +1,6 @@
 //! Recorded ops: what they came from, what they saved, where gradients are watched.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -148,17 +149,29 @@ impl GradSlot {
 }
 
 /// A value kept for backward, with the version it had.
-struct SavedValue {
+pub(crate) struct SavedValue {
     value: Tensor,
     version: u64,
+    /// Which operand it is; results follow the operands, other values the results.
+    operand: u32,
     /// A result of the node itself is kept without its edge, else the node would own itself.
-    output: Option<usize>,
+    is_output: bool,
+}
+
+impl SavedValue {
+    pub(crate) fn new(value: Tensor, operand: usize, is_output: bool) -> SavedValue {
+        let value = if is_output { value.detach() } else { value };
+        SavedValue { version: value.version(), value, operand: operand as u32, is_output }
+    }
 }
 
 /// What an op's gradient may read.
 pub struct Saved {
     inputs: SmallVec<[Option<Tensor>; 2]>,
     outputs: SmallVec<[Option<Tensor>; 1]>,
+    /// What a custom function chose to keep, and its node; nothing for other ops.
+    pub(crate) chosen: Vec<Tensor>,
+    pub(crate) node: Option<Node>,
     /// Shapes and dtypes of the operands.
     pub input_metas: SmallVec<[Meta; 2]>,
     /// Shapes and dtypes of the results.
@@ -223,25 +236,56 @@ impl Node {
         mut keep: super::op::Saves,
         recomputes: bool,
     ) -> Node {
-        let sequence = SEQUENCE.fetch_add(1, Relaxed);
         if recomputes {
             keep = super::op::Saves { inputs: u64::MAX, outputs: 0 };
         }
         let mut saved: SmallVec<[Option<SavedValue>; 2]> = SmallVec::new();
         for (i, t) in inputs.iter().enumerate() {
             let is_kept = i < 64 && keep.inputs >> i & 1 == 1;
-            saved.push(is_kept.then(|| SavedValue { value: (*t).clone(), version: t.version(), output: None }));
+            saved.push(is_kept.then(|| SavedValue::new((*t).clone(), i, false)));
         }
         for (i, v) in views.iter().enumerate() {
             let is_kept = keep.outputs >> i & 1 == 1;
-            saved.push(is_kept.then(|| SavedValue { value: Tensor::from_view(v.clone()), version: v.storage.version(), output: Some(i) }));
+            saved.push(is_kept.then(|| SavedValue::new(Tensor::from_view(v.clone()), inputs.len() + i, true)));
         }
+        let origins = inputs.iter().map(|t| t.node_input()).collect();
+        let metas = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
+        Node::build(op, origins, metas, views, grad_dtypes, saved, recomputes)
+    }
+
+    /// Records `op` with operands that may be no tensors of the caller's, and `chosen` values beside the operands.
+    pub(crate) fn record_chosen(
+        op: Arc<dyn Op>,
+        inputs: SmallVec<[NodeInput; 2]>,
+        input_metas: SmallVec<[Meta; 2]>,
+        views: &[View],
+        operands: &[Tensor],
+        chosen: Vec<SavedValue>,
+    ) -> Node {
+        let kept = (0..inputs.len()).map(|i| operands.get(i).map(|t| SavedValue::new(t.clone(), i, false)));
+        let mut saved: SmallVec<[Option<SavedValue>; 2]> = kept.collect();
+        saved.extend(views.iter().map(|_| None));
+        saved.extend(chosen.into_iter().map(Some));
+        let grad_dtypes: SmallVec<[DType; 1]> = views.iter().map(|v| v.dtype).collect();
+        Node::build(op, inputs, input_metas, views, &grad_dtypes, saved, false)
+    }
+
+    fn build(
+        op: Arc<dyn Op>,
+        inputs: SmallVec<[NodeInput; 2]>,
+        input_metas: SmallVec<[Meta; 2]>,
+        views: &[View],
+        grad_dtypes: &[DType],
+        saved: SmallVec<[Option<SavedValue>; 2]>,
+        recomputes: bool,
+    ) -> Node {
+        let sequence = SEQUENCE.fetch_add(1, Relaxed);
         LIVE.fetch_add(1, Relaxed);
         Node(Arc::new(NodeInner {
             op,
             sequence,
-            inputs: inputs.iter().map(|t| t.node_input()).collect(),
-            input_metas: inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect(),
+            inputs,
+            input_metas,
             outputs: views.iter().zip(grad_dtypes).map(|(v, &g)| GradSlot::new(sequence, v.layout.shape(), v.dtype, g)).collect(),
             recomputes,
             saved: Mutex::new(SavedState::Held(saved)),
@@ -278,6 +322,8 @@ impl Node {
         let mut saved = Saved {
             inputs: SmallVec::new(),
             outputs: SmallVec::new(),
+            chosen: Vec::new(),
+            node: None,
             input_metas: self.0.input_metas.clone(),
             output_metas: self.0.outputs.iter().map(|o| Meta { shape: o.shape.clone(), dtype: o.dtype }).collect(),
             name,
@@ -290,25 +336,27 @@ impl Node {
                     if current != kept.version {
                         return Err(Error::VersionMismatch {
                             op: name.into(),
-                            operand: i,
+                            operand: kept.operand as usize,
                             shape: kept.value.shape().to_vec(),
                             saved: kept.version,
                             current,
                         });
                     }
-                    Some(match kept.output {
-                        None => kept.value.clone(),
-                        Some(index) => {
-                            let edge = Edge { node: self.clone(), index };
-                            Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
-                        }
+                    Some(if kept.is_output {
+                        let edge = Edge { node: self.clone(), index: kept.operand as usize - self.0.inputs.len() };
+                        Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
+                    } else {
+                        kept.value.clone()
                     })
                 }
             };
             if i < self.0.inputs.len() {
                 saved.inputs.push(tensor);
-            } else {
+            } else if i < self.0.inputs.len() + self.0.outputs.len() {
                 saved.outputs.push(tensor);
+            } else {
+                saved.chosen.extend(tensor);
+                saved.node.get_or_insert_with(|| self.clone());
             }
         }
         Ok(saved)
@@ -346,7 +394,7 @@ impl fmt::Debug for Edge {
     }
 }
 
-type Ruins = (SmallVec<[NodeInput; 2]>, SavedState, SmallVec<[GradSlot; 1]>);
+type Ruins = (SmallVec<[NodeInput; 2]>, SavedState, SmallVec<[GradSlot; 1]>, Option<Box<dyn Any + Send>>);
 
 thread_local! {
     /// What dropped nodes leave behind; `None` while nobody clears it.
@@ -358,29 +406,37 @@ impl Drop for NodeInner {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Relaxed);
         let state = self.saved.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let ruins = (std::mem::take(&mut self.inputs), std::mem::replace(state, SavedState::Released), std::mem::take(&mut self.outputs));
-        let mut mine = Some(ruins);
-        let is_outermost = RUINS.try_with(|r| {
-            let mut r = r.borrow_mut();
-            match r.as_mut() {
-                Some(list) => {
-                    list.extend(mine.take());
-                    false
-                }
-                None => {
-                    *r = Some(Vec::new());
-                    true
-                }
-            }
-        });
-        if is_outermost != Ok(true) {
-            return;
-        }
-        let mut next = mine;
-        while let Some(part) = next {
-            drop(part);
-            next = RUINS.with(|r| r.borrow_mut().as_mut().and_then(Vec::pop));
-        }
-        RUINS.with(|r| *r.borrow_mut() = None);
+        clear((std::mem::take(&mut self.inputs), std::mem::replace(state, SavedState::Released), std::mem::take(&mut self.outputs), None));
     }
+}
+
+/// Drops what an op holds, which may be tensors and through them long chains of nodes.
+pub(crate) fn clear_held(held: Box<dyn Any + Send>) {
+    clear((SmallVec::new(), SavedState::Released, SmallVec::new(), Some(held)));
+}
+
+fn clear(ruins: Ruins) {
+    let mut mine = Some(ruins);
+    let is_outermost = RUINS.try_with(|r| {
+        let mut r = r.borrow_mut();
+        match r.as_mut() {
+            Some(list) => {
+                list.extend(mine.take());
+                false
+            }
+            None => {
+                *r = Some(Vec::new());
+                true
+            }
+        }
+    });
+    if is_outermost != Ok(true) {
+        return;
+    }
+    let mut next = mine;
+    while let Some(part) = next {
+        drop(part);
+        next = RUINS.with(|r| r.borrow_mut().as_mut().and_then(Vec::pop));
+    }
+    RUINS.with(|r| *r.borrow_mut() = None);
 }
