@@ -1,7 +1,7 @@
 //! The scenarios of `public_bugs.json`, each a test by its id.
 
-use bilin::autograd::BackwardOptions;
 use bilin::amp::{GradScaler, ScalerOptions, Stepped};
+use bilin::autograd::BackwardOptions;
 use bilin::optim::Sgd;
 use bilin::prelude::*;
 use bilin::{memory_stats, reset_peak_memory_stats};

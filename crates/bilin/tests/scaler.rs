@@ -170,8 +170,7 @@ fn optimisers_step_apart_and_share_the_scale() {
     let (a, b) = (leaf(&[1.0]), leaf(&[1.0]));
     set_grad(&a, &[65536.0]);
     set_grad(&b, &[f32::INFINITY]);
-    let (mut first, mut second) =
-        (Sgd::new(std::slice::from_ref(&a), 1.0).unwrap(), Sgd::new(std::slice::from_ref(&b), 1.0).unwrap());
+    let (mut first, mut second) = (Sgd::new(std::slice::from_ref(&a), 1.0).unwrap(), Sgd::new(std::slice::from_ref(&b), 1.0).unwrap());
     let mut scaler = GradScaler::default();
     scaler.unscale_(&second).unwrap();
     assert_eq!(scaler.step(&mut first).unwrap(), Stepped::Taken);
@@ -262,8 +261,7 @@ impl Backend for Counting {
 #[test]
 fn a_step_reads_the_device_once() {
     let device = Device::new("counting", Box::new(Counting(ReferenceBackend)));
-    let params: Vec<Tensor> =
-        (1..5).map(|n| Tensor::ones([n, 2], DType::F32, &device).unwrap().requires_grad_(true).unwrap()).collect();
+    let params: Vec<Tensor> = (1..5).map(|n| Tensor::ones([n, 2], DType::F32, &device).unwrap().requires_grad_(true).unwrap()).collect();
     let mut optimizer = AdamW::new(&params, 0.1).unwrap();
     let mut scaler = GradScaler::default();
     for _ in 0..3 {
