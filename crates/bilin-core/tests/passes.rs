@@ -131,7 +131,7 @@ fn a_checkpoint_keeps_its_operands_alone_and_says_what_went_wrong() {
     let x = Tensor::ones([1024], DType::F64, &device).unwrap().requires_grad_(true).unwrap();
     let deep = |x: &[Tensor]| (0..50).try_fold(x[0].clone(), |y, _| y.sin()).map(|y| vec![y]);
     let before = device.memory_stats().current_bytes;
-    let whole = deep(&[x.clone()]).unwrap();
+    let whole = deep(std::slice::from_ref(&x)).unwrap();
     assert!(device.memory_stats().current_bytes - before >= 50 * 8192);
     drop(whole);
     let y = autograd::checkpoint(deep, &[&x]).unwrap().remove(0);
