@@ -244,6 +244,10 @@ pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>])
         let outputs = saved.all_inputs().map(|inputs| apply(node.0.op.clone(), &inputs)).transpose()?;
         saved.set_outputs(outputs.into_iter().flatten());
     }
+    let watches = modes::is_detecting_anomaly();
+    if watches {
+        refuse_nan(node, None, g)?;
+    }
     let grads = node.0.op.vjp(&saved, need, g)?;
     let op = node.schema().name;
     let mut out = Grads::new();
@@ -259,7 +263,21 @@ pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>])
             }
             _ => None,
         };
+        if watches {
+            refuse_nan(node, Some(i), std::slice::from_ref(&grad))?;
+        }
         out.push(grad);
     }
     Ok(out)
+}
+
+fn refuse_nan(node: &Node, operand: Option<usize>, grads: &[Option<Tensor>]) -> Result<()> {
+    let _plain = modes::set_grad_enabled(false);
+    for grad in grads.iter().flatten().map(Tensor::detach).filter(|g| g.dtype().is_differentiable() && g.numel() > 0) {
+        if grad.ne(&grad)?.sum(.., false)?.item::<i64>()? > 0 {
+            let shapes = node.0.input_metas.iter().map(|m| m.shape.to_vec()).collect();
+            return Err(Error::NanGradient { op: node.schema().name.into(), operand, shapes });
+        }
+    }
+    Ok(())
 }

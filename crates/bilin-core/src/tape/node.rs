@@ -24,6 +24,14 @@ pub fn live_nodes() -> usize {
     LIVE.load(Relaxed)
 }
 
+/// The number of the node or leaf made last.
+pub(crate) fn last_sequence() -> u64 {
+    SEQUENCE.load(Relaxed) - 1
+}
+
+/// Runs after a leaf's gradient was accumulated.
+pub(crate) type AfterHook = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
 /// Sees a gradient and may return another in its place.
 pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 
@@ -74,6 +82,9 @@ pub struct GradSlot {
 struct Kept {
     grad: Mutex<Option<Tensor>>,
     hooks: Mutex<Vec<(u64, Hook)>>,
+    after: Mutex<Vec<(u64, AfterHook)>>,
+    /// Held from reading the gradient to putting the sum back.
+    accumulating: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -117,6 +128,10 @@ impl GradSlot {
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) -> Option<Tensor> {
         std::mem::replace(&mut lock(&self.kept.get_or_init(Box::default).grad), grad)
     }
+    /// Keeps other threads from adding to the gradient until the guard is dropped.
+    pub(crate) fn accumulating(&self) -> MutexGuard<'_, ()> {
+        lock(&self.kept.get_or_init(Box::default).accumulating)
+    }
     pub(crate) fn add_hook(&self, hook: Hook) -> u64 {
         let id = SEQUENCE.fetch_add(1, Relaxed);
         lock(&self.kept.get_or_init(Box::default).hooks).push((id, hook));
@@ -125,7 +140,17 @@ impl GradSlot {
     pub(crate) fn remove_hook(&self, id: u64) {
         if let Some(kept) = self.kept.get() {
             lock(&kept.hooks).retain(|(i, _)| *i != id);
+            lock(&kept.after).retain(|(i, _)| *i != id);
         }
+    }
+    pub(crate) fn add_after_hook(&self, hook: AfterHook) -> u64 {
+        let id = SEQUENCE.fetch_add(1, Relaxed);
+        lock(&self.kept.get_or_init(Box::default).after).push((id, hook));
+        id
+    }
+    pub(crate) fn run_after_hooks(&self) -> Result<()> {
+        let hooks = self.kept.get().map_or_else(Vec::new, |k| lock(&k.after).clone());
+        hooks.iter().try_for_each(|(_, hook)| hook())
     }
     /// The gradient after the hooks, in the order they were registered. No lock is held while they run.
     pub(crate) fn run_hooks(&self, mut grad: Tensor) -> Result<Tensor> {
@@ -169,7 +194,7 @@ impl SavedValue {
 pub struct Saved {
     inputs: SmallVec<[Option<Tensor>; 2]>,
     outputs: SmallVec<[Option<Tensor>; 1]>,
-    /// What a custom function chose to keep, and its node; nothing for other ops.
+    /// What a custom function chose to keep, and the node of a function or checkpoint; nothing for other ops.
     pub(crate) chosen: Vec<Tensor>,
     pub(crate) node: Option<Node>,
     /// Shapes and dtypes of the operands.
@@ -218,6 +243,8 @@ pub(crate) struct NodeInner {
     /// Results that gradients read are computed again from the operands: kept ones would own the node through their
     /// tangents.
     pub(crate) recomputes: bool,
+    /// Its gradient asks for the node itself.
+    keeps_node: bool,
     saved: Mutex<SavedState>,
 }
 
@@ -250,7 +277,7 @@ impl Node {
         }
         let origins = inputs.iter().map(|t| t.node_input()).collect();
         let metas = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
-        Node::build(op, origins, metas, views, grad_dtypes, saved, recomputes)
+        Node::build(op, origins, metas, views, grad_dtypes, saved, [recomputes, false])
     }
 
     /// Records `op` with operands that may be no tensors of the caller's, and `chosen` values beside the operands.
@@ -267,7 +294,7 @@ impl Node {
         saved.extend(views.iter().map(|_| None));
         saved.extend(chosen.into_iter().map(Some));
         let grad_dtypes: SmallVec<[DType; 1]> = views.iter().map(|v| v.dtype).collect();
-        Node::build(op, inputs, input_metas, views, &grad_dtypes, saved, false)
+        Node::build(op, inputs, input_metas, views, &grad_dtypes, saved, [false, true])
     }
 
     fn build(
@@ -277,7 +304,7 @@ impl Node {
         views: &[View],
         grad_dtypes: &[DType],
         saved: SmallVec<[Option<SavedValue>; 2]>,
-        recomputes: bool,
+        [recomputes, keeps_node]: [bool; 2],
     ) -> Node {
         let sequence = SEQUENCE.fetch_add(1, Relaxed);
         LIVE.fetch_add(1, Relaxed);
@@ -288,6 +315,7 @@ impl Node {
             input_metas,
             outputs: views.iter().zip(grad_dtypes).map(|(v, &g)| GradSlot::new(sequence, v.layout.shape(), v.dtype, g)).collect(),
             recomputes,
+            keeps_node,
             saved: Mutex::new(SavedState::Held(saved)),
         }))
     }
@@ -323,7 +351,7 @@ impl Node {
             inputs: SmallVec::new(),
             outputs: SmallVec::new(),
             chosen: Vec::new(),
-            node: None,
+            node: self.0.keeps_node.then(|| self.clone()),
             input_metas: self.0.input_metas.clone(),
             output_metas: self.0.outputs.iter().map(|o| Meta { shape: o.shape.clone(), dtype: o.dtype }).collect(),
             name,
@@ -356,7 +384,6 @@ impl Node {
                 saved.outputs.push(tensor);
             } else {
                 saved.chosen.extend(tensor);
-                saved.node.get_or_insert_with(|| self.clone());
             }
         }
         Ok(saved)
