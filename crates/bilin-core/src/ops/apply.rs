@@ -147,6 +147,10 @@ fn timed(op: &dyn Op, sources: &[&View], outputs: &[Meta]) -> Result<(SmallVec<[
     let memory = || sources.first().map_or(0, |v| v.storage.device().memory_stats().current_bytes);
     let (memory_before, start) = (memory(), Instant::now());
     let views = op.eval(sources, outputs)?;
+    // Work that is only queued has no duration yet.
+    if let Some(view) = views.first() {
+        view.storage.device().sync()?;
+    }
     let measured = Measured { start, duration: start.elapsed(), memory_before };
     // A view launches nothing.
     let is_view = views.first().is_some_and(|v| sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
@@ -156,7 +160,7 @@ fn timed(op: &dyn Op, sources: &[&View], outputs: &[Meta]) -> Result<(SmallVec<[
 impl Measured {
     fn record(self, op: &dyn Op, sources: &[&View], outputs: &[Meta], views: &[View], node: Option<&Node>) {
         let bytes = |v: &View| (v.layout.numel() * v.dtype.size_bytes()) as u64;
-        profiler::record(self.start, |event| {
+        profiler::record(self.start, views.first().map(|v| v.storage.device()), |event| {
             event.name = op.schema().name.to_owned();
             event.duration_ns = self.duration.as_nanos() as u64;
             if let (Some(node), Direction::Forward) = (node, event.direction) {
@@ -167,7 +171,6 @@ impl Measured {
             event.flops = op.flops(sources, outputs);
             event.bytes = sources.iter().map(|v| bytes(v)).sum::<u64>() + views.iter().map(bytes).sum::<u64>();
             if let Some(device) = views.first().map(|v| v.storage.device()) {
-                event.device = device.name().to_owned();
                 event.memory_change_bytes = device.memory_stats().current_bytes as i64 - self.memory_before as i64;
             }
         });

@@ -1,6 +1,7 @@
 //! What an op declares of itself, and the per-thread modes that ops run under.
 
 pub mod modes;
+mod peak;
 pub mod profiler;
 
 use std::collections::BTreeMap;
