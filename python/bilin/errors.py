@@ -67,3 +67,7 @@ class Io(BilinError, OSError):
 
 class Format(BilinError, ValueError):
     """A file isn't what its name or header says."""
+
+
+class NotDifferentiable(BilinError, RuntimeError):
+    """A derivative was asked for that the op doesn't have."""

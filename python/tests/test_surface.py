@@ -307,3 +307,14 @@ def test_autocast_files_and_optimisers(tmp_path):
         optimiser.step()
         assert (w.detach().numpy() < before).all()
         optimiser.load_state_dict(optimiser.state_dict())
+
+
+def test_every_error_of_the_engine_has_its_exception():
+    import pathlib
+    import re
+
+    source = pathlib.Path(__file__).parents[2] / "crates/bilin-core/src/shape/error.rs"
+    kinds = re.findall(r'Error::\w+ \{ \.\. \} => "(\w+)"', source.read_text())
+    assert len(kinds) > 10
+    for kind in kinds:
+        assert issubclass(getattr(bl, kind), bl.BilinError), kind
