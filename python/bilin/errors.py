@@ -71,3 +71,7 @@ class Format(BilinError, ValueError):
 
 class NotDifferentiable(BilinError, RuntimeError):
     """A derivative was asked for that the op doesn't have."""
+
+
+class NanGradient(BilinError, ArithmeticError):
+    """A gradient that isn't a number, under ``detect_anomaly``."""
