@@ -155,6 +155,8 @@ fn hash(tensors: &[Tensor]) -> u64 {
 }
 
 const CHILD: &str = "CONFORMANCE_CHILD";
+/// Elements before the operands in their memory.
+const OFFSET: &str = "CONFORMANCE_OFFSET";
 
 /// What a child process prints; nothing in the parent.
 #[test]
@@ -168,27 +170,74 @@ fn child_prints_the_hash_of_its_products() {
         all.extend(product(&sines(0.7, &[300, 700], dtype), &sines(0.9, &[700], dtype), |a, b| a.matvec(b)));
         all.extend(product(&sines(0.7, &[20_000], dtype), &sines(0.9, &[20_000], dtype), |a, b| a.dot(b)));
         all.push(sines(0.7, &[300, 700], dtype).sum(.., false).unwrap());
+        // Large enough for several threads.
+        let (x, g) = (sines(0.3, &[600, 700], dtype), sines(0.6, &[600, 700], dtype));
+        type Form = fn(&Tensor) -> Result<Tensor>;
+        let forms: [Form; 7] = [
+            |x| x.softmax(-1),
+            |x| x.log_softmax(0),
+            |x| x.tanh()?.mul(x),
+            |x| x.exp(),
+            |x| x.sum(0, true)?.mul(x),
+            |x| x.mean(1, true)?.add(x),
+            |x| x.permute(&[1, 0])?.contiguous()?.permute(&[1, 0]),
+        ];
+        for form in forms {
+            let Ok((y, grads)) = autograd::vjp(|x| form(&x[0]), &[&x], &g) else { continue };
+            all.push(y);
+            all.extend(grads);
+        }
+        all.extend(every_op(dtype));
         println!("bits of {dtype}: {:016x}", hash(&all));
     }
 }
 
+/// Value and gradients of every sample of the registry, with operands at an odd place in their memory.
+fn every_op(dtype: DType) -> Vec<Tensor> {
+    let by: usize = std::env::var(OFFSET).map_or(0, |v| v.parse().unwrap());
+    let mut out = Vec::new();
+    let mut names = std::collections::BTreeSet::new();
+    for (entry, sample, seed) in all() {
+        let leaves: Vec<Tensor> = operands(entry, sample, dtype, &Device::cpu(), seed)
+            .iter()
+            .map(|x| placed(x, by).detach().requires_grad_(x.dtype().is_differentiable()).unwrap())
+            .collect();
+        let Ok(y) = call(entry, &leaves, sample.attrs) else { continue };
+        names.insert(entry.schema.name);
+        if y.requires_grad() {
+            let g = placed(&sines(1.7, y.shape(), y.dtype()), by);
+            let wanted: Vec<&Tensor> = leaves.iter().filter(|x| x.requires_grad()).collect();
+            let options = autograd::GradOptions { grad_outputs: vec![Some(g)], allow_unused: true, ..Default::default() };
+            out.extend(autograd::grad(&[&y], &wanted, options).unwrap().into_iter().flatten());
+        }
+        out.push(y.detach());
+    }
+    // Every op runs in f32, those of one kind of number in their own.
+    if dtype == DType::F32 {
+        let never: Vec<_> = bilin::op_registry_all().iter().map(|s| s.name).filter(|n| !names.contains(n)).collect();
+        assert!(never.iter().all(|n| matches!(*n, "imag" | "real" | "times_i" | "conj")), "never ran: {never:?}");
+    }
+    out
+}
+
 /// Scenario D1.b of `data/public_bugs.json`.
 #[test]
-fn the_number_of_threads_does_not_show() {
-    let run = |threads: &str| -> Vec<String> {
+fn neither_process_nor_threads_nor_alignment_show_in_any_op() {
+    let run = |threads: &str, offset: &str| -> Vec<String> {
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["child_prints_the_hash_of_its_products", "--exact", "--nocapture"])
             .env(CHILD, "1")
             .env("BILIN_NUM_THREADS", threads)
+            .env(OFFSET, offset)
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
         text.lines().filter_map(|l| l.find("bits of ").map(|at| l[at..].to_owned())).collect()
     };
-    let want = run("1");
+    let want = run("1", "0");
     assert_eq!(want.len(), DTYPES.len(), "{want:?}");
-    for threads in ["2", "3", "6"] {
-        assert_eq!(run(threads), want, "{threads} threads");
+    for (threads, offset) in [("1", "0"), ("1", "3"), ("2", "0"), ("2", "1"), ("3", "5"), ("6", "7")] {
+        assert_eq!(run(threads, offset), want, "{threads} threads, operands at {offset}");
     }
 }

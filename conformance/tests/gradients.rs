@@ -289,3 +289,89 @@ fn backward_does_not_depend_on_the_autocast_scope_it_runs_in() {
     };
     assert_same_bits(&run(true), &run(false), "gradient");
 }
+
+fn largest(ts: &[&Tensor]) -> f64 {
+    ts.iter().flat_map(|t| numbers(t)).map(|z| z.re.abs() + z.im.abs()).fold(1.0, f64::max)
+}
+
+#[test]
+fn second_derivatives_are_the_same_by_three_nestings() {
+    let device = Device::cpu();
+    let mut checked = 0;
+    for (entry, sample, seed) in all() {
+        for (dtype, class) in [DType::F64, DType::C128].into_iter().flat_map(|d| CHECKED.map(|c| (d, c))) {
+            let plain = operands(entry, sample, dtype, &device, seed);
+            let Some((leaves, out)) = tracked(entry, sample, &plain) else { continue };
+            if !matches!(out.dtype(), DType::F64 | DType::C128) {
+                continue;
+            }
+            let x: Vec<Tensor> = plain.iter().enumerate().map(|(i, x)| with_strides(x, class.after(i))).collect();
+            let moves = differentiable(&leaves);
+            let full = |part: &[Tensor]| {
+                let mut all = x.clone();
+                moves.iter().zip(part).for_each(|(&i, t)| all[i] = t.clone());
+                all
+            };
+            // ½‖y‖², real also where y is complex.
+            let f = |part: &[Tensor]| -> Result<Tensor> {
+                let y = call(entry, &full(part), sample.attrs)?;
+                let square = if y.dtype().is_complex() { y.conj()?.mul(&y)?.real()? } else { y.mul(&y)? };
+                square.sum(.., false)?.mul_scalar(0.5)
+            };
+            let at: Vec<&Tensor> = moves.iter().map(|&i| &x[i]).collect();
+            let v: Vec<Tensor> = at.iter().enumerate().map(|(i, x)| random_like(x, seed + 20 + i as u64)).collect();
+            let v: Vec<&Tensor> = v.iter().collect();
+            let what = format!("{} {:?} '{}' {dtype} {class:?}", entry.schema.name, sample.shapes, sample.attrs);
+            let forward_reverse = autograd::hvp(f, &at, &v).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let slope = |part: &[Tensor]| Ok(autograd::jvp(f, &part.iter().collect::<Vec<_>>(), &v)?.1);
+            let (_, reverse_forward) = autograd::value_and_grad(slope, &at).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let along = |part: &[Tensor]| -> Result<Tensor> {
+                let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
+                let grads = autograd::grad(&[&f(part)?], &part.iter().collect::<Vec<_>>(), options)?;
+                let mut total = Tensor::zeros([], DType::F64, &device)?;
+                for (g, v) in grads.iter().zip(&v) {
+                    let Some(g) = g else { continue };
+                    let product = if g.dtype().is_complex() { g.conj()?.mul(v)?.real()? } else { g.mul(v)? };
+                    total = total.add(&product.sum(.., false)?)?;
+                }
+                Ok(total)
+            };
+            let (_, reverse_reverse) = autograd::value_and_grad(along, &at).unwrap_or_else(|e| panic!("{what}: {e}"));
+            // Each element is a sum over results and directions of products of at most four factors of this size.
+            let count = (out.numel() + at.iter().map(|x| x.numel()).sum::<usize>() + 16) as f64;
+            let size = largest(&[at.as_slice(), v.as_slice(), &[&out.detach()]].concat()).powi(4)
+                * largest(&forward_reverse.iter().collect::<Vec<_>>());
+            let bound = C * DType::F64.unit_roundoff() * count * size;
+            for other in [&reverse_forward, &reverse_reverse] {
+                for (a, b) in forward_reverse.iter().zip(other) {
+                    for (a, b) in numbers(a).iter().zip(numbers(b)) {
+                        assert!((a.re - b.re).abs() + (a.im - b.im).abs() <= bound, "{what}: {a} and {b}, bound {bound:e}");
+                    }
+                }
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 300, "only {checked}");
+}
+
+#[test]
+fn a_hessian_product_costs_at_most_four_gradients_and_materialises_nothing() {
+    let device = Device::cpu();
+    let mut rng = Rng::new(3);
+    let mut of = |shape: &[usize]| Tensor::randn(shape, DType::F64, &device, &mut rng).unwrap();
+    let (x, a, b) = (of(&[32, 64]), of(&[64, 64]), of(&[64, 8]));
+    let v = [of(&[64, 64]), of(&[64, 8])];
+    let f = |w: &[Tensor]| x.matmul(&w[0])?.tanh()?.matmul(&w[1])?.tanh()?.sum(.., false);
+    let measure = |run: &dyn Fn()| {
+        let profile = bilin::profiler::profile(run);
+        let flops: u64 = profile.events().iter().map(|e| e.flops).sum();
+        let bytes: u64 = profile.events().iter().map(|e| e.bytes).sum();
+        (flops, bytes)
+    };
+    let gradient = measure(&|| drop(autograd::value_and_grad(f, &[&a, &b]).unwrap()));
+    let product = measure(&|| drop(autograd::hvp(f, &[&a, &b], &[&v[0], &v[1]]).unwrap()));
+    assert!(gradient.0 > 0 && product.0 <= 4 * gradient.0, "{product:?} for a gradient of {gradient:?}");
+    // A Hessian of 4,608 parameters would be 170 MB.
+    assert!(product.1 < (a.numel() * a.numel() * 8 / 4) as u64, "{product:?}");
+}

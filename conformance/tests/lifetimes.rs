@@ -1,9 +1,26 @@
 //! What is let go, counted for the whole process: this file has one test, so that nothing else is counted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
 
+use bilin::autograd::{self, BackwardContext, ForwardContext, Function, GradOptions};
 use bilin::memory_stats;
 use bilin::prelude::*;
 use bilin::tape::live_nodes;
+
+/// exp, whose gradient reads its result.
+struct Exp;
+impl Function for Exp {
+    fn forward(&self, ctx: &mut ForwardContext, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        let y = x[0].exp()?;
+        ctx.save_for_backward(&[&y]);
+        Ok(vec![y])
+    }
+    fn backward(&self, ctx: &BackwardContext, g: &[Tensor]) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(g[0].mul(&ctx.saved()[0])?)])
+    }
+    fn jvp(&self, _x: &[Tensor], y: &[Tensor], t: &[Tensor]) -> Result<Vec<Option<Tensor>>> {
+        Ok(vec![Some(t[0].mul(&y[0])?)])
+    }
+}
 
 /// Scenario S3 of `data/public_bugs.json`: graphs that are never used in backward are freed with their tensors.
 #[test]
@@ -21,4 +38,17 @@ fn graphs_without_backward_free_everything() {
         }
     }
     assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before);
+    let value = || Tensor::from_slice(&[0.5f64, 1.0], [2], &device).unwrap();
+    let f = |x: &[Tensor]| Exp.apply(&[&x[0].exp()?])?[0].exp()?.sum(.., false);
+    autograd::hvp(f, &[&value()], &[&value()]).unwrap();
+    assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before, "forward over reverse");
+    let slope = |x: &[Tensor]| Ok(autograd::jvp(f, &[&x[0]], &[&value()])?.1);
+    autograd::value_and_grad(slope, &[&value()]).unwrap();
+    assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before, "reverse over forward");
+    let x = value().requires_grad_(true).unwrap();
+    let options = GradOptions { create_graph: true, ..Default::default() };
+    let g = autograd::grad(&[&f(std::slice::from_ref(&x)).unwrap()], &[&x], options).unwrap().remove(0).unwrap();
+    assert!(live_nodes() > before.0 && g.requires_grad());
+    drop((x, g));
+    assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before, "create_graph");
 }

@@ -1,6 +1,8 @@
 //! The scenarios of `public_bugs.json`, each a test by its id.
 
+use bilin::amp::{GradScaler, ScalerOptions, Stepped};
 use bilin::autograd::BackwardOptions;
+use bilin::optim::Sgd;
 use bilin::prelude::*;
 use bilin::{memory_stats, reset_peak_memory_stats};
 use conformance::compare::{assert_same_bits, numbers};
@@ -24,6 +26,8 @@ pub const HERE: &[(&str, Check)] = &[
     ("A7", a7),
     ("A1.a", a1_a),
     ("A1.b", a1_b),
+    ("A6.a", a6_a),
+    ("A6.b", a6_b),
     ("S1.a", s1_a),
     ("S1.b", s1_b),
     ("S3.b", s3_b),
@@ -45,8 +49,6 @@ pub const ELSEWHERE: &[(&str, &str)] = &[
     ("W5", "needs a GPU: a limit of its bindings"),
     ("W7", "needs a GPU: kernels that don't compile"),
     ("W8", "needs a GPU: shading languages without NaN"),
-    ("A6.a", "needs amp::GradScaler"),
-    ("A6.b", "needs amp::GradScaler"),
     ("V1", "a timing: benches"),
     ("V2", "a timing: benches"),
     ("V3", "a timing: benches"),
@@ -218,6 +220,38 @@ fn a1_b() {
     assert_all(&x.matmul(&w).unwrap(), 3.0);
     no_grad(|| w.add_(&ones(&[], DType::F32))).unwrap();
     assert_all(&x.matmul(&w).unwrap(), 6.0);
+}
+
+fn a6_a() {
+    let w = leaf(ones(&[1], DType::F32));
+    let mut optimizer = Sgd::new(std::slice::from_ref(&w), 0.0).unwrap();
+    let mut scaler = GradScaler::new(ScalerOptions { growth_interval: 1, ..Default::default() }).unwrap();
+    for (gradient, count, outcome) in [(1.0, 200, Stepped::Taken), (f32::INFINITY, 400, Stepped::Skipped)] {
+        for _ in 0..count {
+            w.set_grad(Some(Tensor::from_slice(&[gradient], [1], &Device::cpu()).unwrap())).unwrap();
+            assert_eq!(scaler.step(&mut optimizer).unwrap(), outcome);
+            scaler.update().unwrap();
+            let scale = scaler.get_scale();
+            assert!((scale as f32).is_finite() && (1.0 / scale as f32).is_normal() && scale >= 1.0, "{scale}");
+        }
+        assert!((scaler.get_scale() == 1.0) == (count == 400));
+    }
+}
+
+fn a6_b() {
+    let (a, b) = (leaf(ones(&[1, 2], DType::F16)), leaf(ones(&[2, 1], DType::F16)));
+    let mut optimizer = Sgd::new(&[a.clone(), b.clone()], 0.0).unwrap();
+    let mut scaler = GradScaler::default();
+    for (outcome, scale) in [(Stepped::Skipped, 32768.0), (Stepped::Taken, 32768.0)] {
+        optimizer.zero_grad();
+        scaler.scale(&sum(&a.matmul(&b).unwrap())).unwrap().backward().unwrap();
+        assert_eq!(scaler.step(&mut optimizer).unwrap(), outcome);
+        scaler.update().unwrap();
+        assert_eq!(scaler.get_scale(), scale);
+        [&a, &b].iter().for_each(|w| assert_all(w, 1.0));
+    }
+    assert_all(&a.grad().unwrap(), 1.0);
+    assert_all(&b.grad().unwrap(), 1.0);
 }
 
 fn s1_a() {

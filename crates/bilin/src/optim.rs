@@ -1,6 +1,37 @@
 //! Optimisers: they change leaves in place, under `no_grad`, in the leaf's memory.
 
+pub(crate) mod clip;
+
+pub use clip::{ClipOptions, clip_grad_norm, clip_grad_norm_with};
+
 use bilin_core::{DType, Error, Result, Tensor, no_grad};
+
+/// What changes parameters by their gradients, as [`GradScaler`](crate::amp::GradScaler) drives it.
+pub trait Optimizer {
+    /// The parameters.
+    fn params(&self) -> &[Tensor];
+    /// One step.
+    fn step(&mut self) -> Result<()>;
+    /// Forgets the gradients.
+    fn zero_grad(&self) {
+        self.params().iter().for_each(Tensor::zero_grad);
+    }
+}
+
+macro_rules! optimizer {
+    ($name:ident) => {
+        impl Optimizer for $name {
+            fn params(&self) -> &[Tensor] {
+                &self.params
+            }
+            fn step(&mut self) -> Result<()> {
+                $name::step(self)
+            }
+        }
+    };
+}
+optimizer!(Sgd);
+optimizer!(AdamW);
 
 /// The gradient of a parameter in its dtype, or `None` where there is none yet.
 fn gradient(p: &Tensor) -> Result<Option<Tensor>> {

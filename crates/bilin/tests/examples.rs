@@ -75,6 +75,22 @@ fn digits_are_read_and_drawn() {
     assert_eq!(grid.matches(" → ").count(), misread.len() + 2, "one label a digit, and the heading twice");
 }
 
+/// bf16 keeps 8 bits: each logit is within some 2⁻⁸ of its size, and so is a loss of order 1.
+#[test]
+fn digits_learn_as_well_under_autocast() {
+    let digits = digits::data::load(Path::new(digits::DATA)).unwrap();
+    let last = |autocast: Option<DType>| {
+        let settings = Settings { epochs: 8, autocast, ..digits::DEFAULTS };
+        let mut silent = Vec::new();
+        let progress = &mut Progress::new(&mut silent, false, 8);
+        *digits::train::train(&digits, &settings, &Device::cpu(), progress).unwrap().history.last().unwrap()
+    };
+    let (plain, mixed) = (last(None), last(Some(DType::Bf16)));
+    assert!(plain != mixed, "the scope has no effect");
+    assert!((plain.held_back_loss - mixed.held_back_loss).abs() <= 2f64.powi(-8) * 4.0, "{plain:?} {mixed:?}");
+    assert!((plain.training_loss - mixed.training_loss).abs() <= 2f64.powi(-8) * 4.0, "{plain:?} {mixed:?}");
+}
+
 #[test]
 fn two_runs_give_the_same_bits() {
     assert_eq!(bits(&learn(3).history), bits(&learn(3).history));

@@ -1,13 +1,20 @@
 //! Derivatives: the reverse pass, forward mode, transforms built of both, and checks of gradients.
 
 mod check;
+mod checkpoint;
 mod forward;
+mod function;
+mod picture;
 mod reverse;
 mod tensor;
 mod transforms;
 
+pub use crate::schema::modes::detect_anomaly;
 pub use check::{GradcheckOptions, gradcheck, gradgradcheck};
+pub use checkpoint::{checkpoint, checkpoint_with_rng};
 pub use forward::{hvp, jvp};
-pub use reverse::{BackwardOptions, GradOptions, backward, grad};
+pub use function::{BackwardContext, ForwardContext, Function, apply_function};
+pub use picture::Picture;
+pub use reverse::{BackwardOptions, GradOptions, backward, backward_all, grad};
 pub use tensor::HookHandle;
 pub use transforms::{hessian, jacobian, value_and_grad, vjp};

@@ -58,12 +58,12 @@ type Set<K> = HashSet<K, BuildHasherDefault<AddressHasher>>;
 
 /// Where a gradient arrives: a result of a node, or a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
+pub(super) enum Place {
     Result(usize, usize),
     Leaf(usize),
 }
 
-fn place(input: &NodeInput) -> Option<Place> {
+pub(super) fn place(input: &NodeInput) -> Option<Place> {
     match input {
         NodeInput::Constant => None,
         NodeInput::Leaf(slot) => Some(Place::Leaf(Arc::as_ptr(slot).addr())),
@@ -71,7 +71,7 @@ fn place(input: &NodeInput) -> Option<Place> {
     }
 }
 
-/// A sum of gradients that arrive in a fixed order; halves are summed in f32.
+/// A sum of gradients that arrive in a fixed order, in place where nobody else holds it; halves are summed in f32.
 struct Sum {
     so_far: Option<Tensor>,
 }
@@ -80,8 +80,16 @@ impl Sum {
     fn add(&mut self, part: Tensor) -> Result<()> {
         self.so_far = Some(match self.so_far.take() {
             None => part,
-            Some(sum) if sum.dtype() == part.dtype() => sum.add(&part)?,
-            Some(sum) => sum.add(&astype(&part, sum.dtype())?)?,
+            Some(sum) => {
+                let part = astype(&part, sum.dtype())?;
+                let is_plain = sum.tangents().is_empty() && part.tangents().is_empty() && !modes::is_grad_enabled();
+                if is_plain && sum.is_unshared() && !sum.layout().may_self_overlap() {
+                    sum.add_(&part)?;
+                    sum
+                } else {
+                    sum.add(&part)?
+                }
+            }
         });
         Ok(())
     }
@@ -130,6 +138,10 @@ struct Pass<'a> {
     /// Nodes from which a place of the goal can be reached; all of them for `Leaves`.
     useful: Set<usize>,
     captured: Map<Place, Tensor>,
+    /// Nodes older than this can't lead to the goal.
+    oldest: u64,
+    /// A pass within a gradient: the goal's own hooks are left to the pass outside.
+    is_inner: bool,
 }
 
 impl Pass<'_> {
@@ -153,6 +165,9 @@ impl Pass<'_> {
             }
         }
         while let Some(node) = stack.pop() {
+            if node.0.sequence < self.oldest {
+                continue;
+            }
             for input in node.inputs() {
                 visit(input, &mut seen, &mut stack);
                 if let Some(p) = place(input) {
@@ -216,10 +231,13 @@ impl Pass<'_> {
     /// The finished gradient of a place, in its dtype, after the hooks.
     fn finish(&mut self, p: Place, slot: &GradSlot) -> Result<Option<Tensor>> {
         let Some(sum) = self.sums.remove(&p).and_then(|s| s.so_far) else { return Ok(None) };
-        let grad = slot.run_hooks(astype(&sum, slot.grad_dtype())?)?;
-        if let Goal::Inputs(wanted) = self.goal
-            && wanted.contains(&p)
-        {
+        let mut grad = astype(&sum, slot.grad_dtype())?;
+        drop(sum);
+        let is_wanted = matches!(self.goal, Goal::Inputs(wanted) if wanted.contains(&p));
+        if !(is_wanted && self.is_inner) {
+            grad = slot.run_hooks(grad)?;
+        }
+        if is_wanted {
             self.captured.insert(p, grad.clone());
         }
         Ok(Some(grad))
@@ -241,6 +259,7 @@ impl Pass<'_> {
                         && slot.is_wanted()
                     {
                         accumulate(&slot, grad)?;
+                        slot.run_after_hooks()?;
                     }
                 }
                 Target::Node(node) => self.visit(&node, &mut heap, &mut queued)?,
@@ -256,6 +275,7 @@ impl Pass<'_> {
         for (i, slot) in node.0.outputs.iter().enumerate() {
             let grad = self.finish(Place::Result(id, i), slot)?;
             if let Some(grad) = &grad
+                && matches!(self.goal, Goal::Leaves)
                 && slot.is_wanted()
             {
                 slot.set_grad(Some(grad.clone()));
@@ -283,6 +303,7 @@ impl Pass<'_> {
 /// Adds to a leaf's gradient: in its memory where nobody else holds it and nothing records.
 fn accumulate(slot: &GradSlot, grad: Tensor) -> Result<()> {
     let records = modes::is_grad_enabled();
+    let _alone = slot.accumulating();
     let sum = match slot.grad() {
         Some(old) if records => old.add(&grad)?,
         Some(old) => {
@@ -348,16 +369,60 @@ fn root(op: &'static str, output: &Tensor, gradient: Option<&Tensor>) -> Result<
 ///
 /// Errors: `InvalidArgument` for an output without history or a missing cotangent, `VersionMismatch`, `GraphFreed`.
 pub fn backward(output: &Tensor, options: BackwardOptions) -> Result<()> {
-    let root = root("backward", output, options.gradient.as_ref())?;
+    let gradient = options.gradient.clone();
+    backward_all(&[output], &[gradient], options)
+}
+
+/// [`backward`] of several outputs in one pass: the gradient of Σ ⟨gradients, outputs⟩. `options.gradient` isn't read.
+///
+/// Errors: those of [`backward`], and `InvalidArgument` where there are cotangents, but not one an output.
+pub fn backward_all(outputs: &[&Tensor], gradients: &[Option<Tensor>], options: BackwardOptions) -> Result<()> {
+    check_count("backward", "gradients", outputs, gradients)?;
+    let mut roots = Vec::new();
+    for (i, output) in outputs.iter().enumerate() {
+        roots.push(root("backward", output, gradients.get(i).and_then(Option::as_ref))?);
+    }
     let _mode = modes::set_grad_enabled(options.create_graph);
     // The sums of gradients too don't depend on the scope that backward is called in.
     let _plain = modes::set_autocast(None);
     let mut pass = pass(Goal::Leaves, !options.retain_graph.unwrap_or(options.create_graph));
-    pass.run(vec![root])
+    pass.run(roots)
+}
+
+fn check_count(op: &'static str, argument: &'static str, outputs: &[&Tensor], gradients: &[Option<Tensor>]) -> Result<()> {
+    if gradients.is_empty() || gradients.len() == outputs.len() {
+        return Ok(());
+    }
+    Err(Error::invalid(op, argument, format!("{} of them", gradients.len()), format!("want {}, one an output", outputs.len())))
 }
 
 fn pass(goal: Goal<'_>, release: bool) -> Pass<'_> {
-    Pass { goal, release, sums: Map::default(), consumers: Map::default(), useful: Set::default(), captured: Map::default() }
+    Pass {
+        goal,
+        release,
+        sums: Map::default(),
+        consumers: Map::default(),
+        useful: Set::default(),
+        captured: Map::default(),
+        oldest: 0,
+        is_inner: false,
+    }
+}
+
+/// Gradients at `inputs`, which may repeat; under the thread's modes.
+fn collect(roots: Vec<(NodeInput, Tensor)>, inputs: &[NodeInput], release: bool, is_inner: bool) -> Result<Vec<Option<Tensor>>> {
+    let places: Vec<Option<Place>> = inputs.iter().map(place).collect();
+    let wanted: Set<Place> = places.iter().flatten().copied().collect();
+    let mut pass = pass(Goal::Inputs(&wanted), release);
+    pass.is_inner = is_inner;
+    pass.oldest = inputs.iter().filter_map(|i| i.slot()).map(GradSlot::sequence).min().unwrap_or(0);
+    pass.run(roots)?;
+    Ok(places.into_iter().map(|p| p.and_then(|p| pass.captured.get(&p).cloned())).collect())
+}
+
+/// The gradients at `inputs` as part of another gradient.
+pub(super) fn gradients_at(roots: Vec<(NodeInput, Tensor)>, inputs: &[NodeInput], create_graph: bool) -> Result<Vec<Option<Tensor>>> {
+    collect(roots, inputs, !create_graph, true)
 }
 
 /// The gradients of ⟨grad_outputs, outputs⟩ by `inputs`, leaves or interior tensors; `.grad` isn't touched, and an input asked
@@ -374,22 +439,19 @@ fn pass(goal: Goal<'_>, release: bool) -> Pass<'_> {
 /// # Ok::<(), bilin_core::Error>(())
 /// ```
 pub fn grad(outputs: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
+    check_count("grad", "grad_outputs", outputs, &options.grad_outputs)?;
     let mut roots = Vec::new();
     for (i, output) in outputs.iter().enumerate() {
         roots.push(root("grad", output, options.grad_outputs.get(i).and_then(Option::as_ref))?);
     }
-    let places: Vec<Option<Place>> = inputs.iter().map(|t| place(&t.node_input())).collect();
-    let wanted: Set<Place> = places.iter().flatten().copied().collect();
-    let captured = {
+    let places: Vec<NodeInput> = inputs.iter().map(|t| t.node_input()).collect();
+    let found = {
         let _mode = modes::set_grad_enabled(options.create_graph);
         let _plain = modes::set_autocast(None);
-        let mut pass = pass(Goal::Inputs(&wanted), !options.retain_graph.unwrap_or(options.create_graph));
-        pass.run(roots)?;
-        pass.captured
+        collect(roots, &places, !options.retain_graph.unwrap_or(options.create_graph), false)?
     };
     let mut out = Vec::new();
-    for (i, p) in places.into_iter().enumerate() {
-        let grad = p.and_then(|p| captured.get(&p).cloned());
+    for (i, grad) in found.into_iter().enumerate() {
         if grad.is_none() && !options.allow_unused {
             return Err(Error::invalid(
                 "grad",

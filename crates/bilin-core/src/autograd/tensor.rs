@@ -94,11 +94,6 @@ impl Tensor {
         Ok(())
     }
 
-    /// The same memory without history.
-    pub fn detach(&self) -> Tensor {
-        Tensor::from_view(self.view().clone())
-    }
-
     /// Keeps the gradient of this interior tensor for [`Tensor::grad`]; leaves keep theirs anyway.
     pub fn retain_grad(&self) -> Result<()> {
         match (self.edge(), self.requires_grad()) {
@@ -116,13 +111,27 @@ impl Tensor {
     }
 
     /// Shows every gradient that flows through this tensor to `hook`, once a pass, after all of its consumers have added to
-    /// it; a tensor that comes back takes its place. Hooks of leaves run before the gradient is added to `.grad`.
+    /// it; a tensor that comes back takes its place. Hooks of leaves run before the gradient is added to `.grad`, as PyTorch's
+    /// do; [`Tensor::register_post_accumulate_grad_hook`] runs after.
     pub fn register_hook(&self, hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static) -> Result<HookHandle> {
         let input = self.node_input();
         let Some(slot) = input.slot() else {
             return Err(Error::invalid("register_hook", "self", "a tensor that requires no gradient", "call requires_grad_ first"));
         };
         let id = slot.add_hook(Arc::new(hook));
+        Ok(HookHandle { input, id })
+    }
+
+    /// Calls `hook` with this leaf each time a backward has added to its `.grad`; not for `grad`, which touches none. The leaf
+    /// is handed in, so the hook need not hold it. Errors: `InvalidArgument` for a tensor that is no leaf with a gradient.
+    pub fn register_post_accumulate_grad_hook(&self, hook: impl Fn(&Tensor) -> Result<()> + Send + Sync + 'static) -> Result<HookHandle> {
+        let input = self.node_input();
+        let NodeInput::Leaf(slot) = &input else {
+            let got = "a tensor that isn't a leaf with a gradient";
+            return Err(Error::invalid("register_post_accumulate_grad_hook", "self", got, "use register_hook for interior tensors"));
+        };
+        let leaf = self.while_held();
+        let id = slot.add_after_hook(Arc::new(move || leaf().map_or(Ok(()), |t| hook(&t))));
         Ok(HookHandle { input, id })
     }
 

@@ -147,6 +147,10 @@ fn timed(op: &dyn Op, sources: &[&View], outputs: &[Meta]) -> Result<(SmallVec<[
     let memory = || sources.first().map_or(0, |v| v.storage.device().memory_stats().current_bytes);
     let (memory_before, start) = (memory(), Instant::now());
     let views = op.eval(sources, outputs)?;
+    // Work that is only queued has no duration yet.
+    if let Some(view) = views.first() {
+        view.storage.device().sync()?;
+    }
     let measured = Measured { start, duration: start.elapsed(), memory_before };
     // A view launches nothing.
     let is_view = views.first().is_some_and(|v| sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
@@ -156,7 +160,7 @@ fn timed(op: &dyn Op, sources: &[&View], outputs: &[Meta]) -> Result<(SmallVec<[
 impl Measured {
     fn record(self, op: &dyn Op, sources: &[&View], outputs: &[Meta], views: &[View], node: Option<&Node>) {
         let bytes = |v: &View| (v.layout.numel() * v.dtype.size_bytes()) as u64;
-        profiler::record(self.start, |event| {
+        profiler::record(self.start, views.first().map(|v| v.storage.device()), |event| {
             event.name = op.schema().name.to_owned();
             event.duration_ns = self.duration.as_nanos() as u64;
             if let (Some(node), Direction::Forward) = (node, event.direction) {
@@ -167,7 +171,6 @@ impl Measured {
             event.flops = op.flops(sources, outputs);
             event.bytes = sources.iter().map(|v| bytes(v)).sum::<u64>() + views.iter().map(bytes).sum::<u64>();
             if let Some(device) = views.first().map(|v| v.storage.device()) {
-                event.device = device.name().to_owned();
                 event.memory_change_bytes = device.memory_stats().current_bytes as i64 - self.memory_before as i64;
             }
         });
@@ -188,7 +191,7 @@ fn grad_dtype(inputs: &[&Tensor], op: &dyn Op, own: DType) -> DType {
 
 /// Tangents of the results, level by level from the outermost. A level's tangent is computed with only the levels
 /// outside it flowing, so nested levels never mix.
-fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
+pub(crate) fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
     let mut levels: SmallVec<[u32; 2]> = inputs.iter().flat_map(|t| t.tangents()).map(|(l, _)| *l).filter(|l| *l <= level).collect();
     levels.sort_unstable();
     levels.dedup();
@@ -241,6 +244,10 @@ pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>])
         let outputs = saved.all_inputs().map(|inputs| apply(node.0.op.clone(), &inputs)).transpose()?;
         saved.set_outputs(outputs.into_iter().flatten());
     }
+    let watches = modes::is_detecting_anomaly();
+    if watches {
+        refuse_nan(node, None, g)?;
+    }
     let grads = node.0.op.vjp(&saved, need, g)?;
     let op = node.schema().name;
     let mut out = Grads::new();
@@ -256,7 +263,21 @@ pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>])
             }
             _ => None,
         };
+        if watches {
+            refuse_nan(node, Some(i), std::slice::from_ref(&grad))?;
+        }
         out.push(grad);
     }
     Ok(out)
+}
+
+fn refuse_nan(node: &Node, operand: Option<usize>, grads: &[Option<Tensor>]) -> Result<()> {
+    let _plain = modes::set_grad_enabled(false);
+    for grad in grads.iter().flatten().map(Tensor::detach).filter(|g| g.dtype().is_differentiable() && g.numel() > 0) {
+        if grad.ne(&grad)?.sum(.., false)?.item::<i64>()? > 0 {
+            let shapes = node.0.input_metas.iter().map(|m| m.shape.to_vec()).collect();
+            return Err(Error::NanGradient { op: node.schema().name.into(), operand, shapes });
+        }
+    }
+    Ok(())
 }

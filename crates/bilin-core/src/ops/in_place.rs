@@ -1,8 +1,10 @@
 //! Ops that change a tensor's memory and count its version.
 
+use std::time::Instant;
+
 use crate::exec::launch::map_into;
 use crate::exec::map_expr::{MapExpr, Prim};
-use crate::schema::modes;
+use crate::schema::{modes, profiler};
 use crate::shape::dtype::Kind;
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::tape::Tensor;
@@ -38,7 +40,18 @@ impl Tensor {
             Some(s) => &[s.view()],
             None => &[],
         };
+        let start = modes::is_profiling().then(Instant::now);
         map_into(&name, &expr, sources, self.view())?;
+        if let Some(start) = start {
+            self.device().sync()?;
+            let bytes = |t: &Tensor| (t.numel() * t.dtype().size_bytes()) as u64;
+            profiler::record(start, Some(self.device()), |event| {
+                event.name = op.to_owned();
+                event.dtype = Some(self.dtype());
+                event.shapes = std::iter::once(self).chain(source).map(|t| t.shape().into()).collect();
+                event.bytes = bytes(self) + source.map_or(0, bytes);
+            });
+        }
         self.view().storage.bump_version();
         Ok(())
     }

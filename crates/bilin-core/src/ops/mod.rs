@@ -13,8 +13,8 @@ mod registry;
 mod softmax;
 mod view;
 
-pub(crate) use apply::run_vjp;
 pub use apply::{apply, apply_one};
+pub(crate) use apply::{push_forward, run_vjp};
 pub(crate) use cast::{astype, contiguous};
 pub use contract::ProductOptions;
 pub use einsum::{EinsumPath, einsum, einsum_path, einsum_with};

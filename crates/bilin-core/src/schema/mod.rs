@@ -1,8 +1,10 @@
 //! What an op declares of itself, and the per-thread modes that ops run under.
 
 pub mod modes;
+mod peak;
 pub mod profiler;
 
+use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
 use crate::shape::error::{Error, Result};
@@ -78,6 +80,17 @@ pub fn schema_hash(schema: &OpSchema) -> u64 {
     let tail = [schema.amp_policy as u8, u8::from(schema.deterministic)];
     let bytes = schema.name.bytes().chain([0]).chain(schema.version.to_le_bytes()).chain(tail);
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// The schema under which a custom function is recorded, one a name, kept for the life of the process.
+pub(crate) fn of_function(name: &str) -> &'static OpSchema {
+    static NAMES: RwLock<BTreeMap<&'static str, &'static OpSchema>> = RwLock::new(BTreeMap::new());
+    if let Some(schema) = NAMES.read().unwrap_or_else(PoisonError::into_inner).get(name) {
+        return schema;
+    }
+    let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
+    let name: &'static str = Box::leak(name.into());
+    names.entry(name).or_insert_with(|| Box::leak(Box::new(OpSchema::schema_v1(name, AmpPolicy::KeepInput, Arity::AtLeast(0)))))
 }
 
 static ADDED: RwLock<Vec<&'static OpSchema>> = RwLock::new(Vec::new());

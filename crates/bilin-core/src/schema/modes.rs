@@ -13,10 +13,12 @@ struct Modes {
     /// Tangents of this level and below flow; 0 for none.
     level: u32,
     profiles: bool,
+    /// Gradients are searched for NaN.
+    anomaly: bool,
 }
 
 thread_local! {
-    static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0, profiles: false }) };
+    static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0, profiles: false, anomaly: false }) };
 }
 
 /// Puts one mode of this thread back when it is dropped.
@@ -102,6 +104,26 @@ pub fn tangent_level() -> u32 {
 /// Lets tangents up to `level` flow.
 pub fn set_tangent_level(level: u32) -> ModeGuard {
     set(|m| m.level = level, |m, before| m.level = before.level)
+}
+
+/// Searches every gradient for NaN until the guard is dropped: backward stops at the op that made the first one, with
+/// `NanGradient`. Costs a pass over every gradient; for finding faults.
+///
+/// ```
+/// use bilin_core::{Device, Error, Tensor, autograd};
+/// let x = Tensor::scalar(0f64, &Device::reference())?.requires_grad_(true)?;
+/// let _guard = autograd::detect_anomaly(true);
+/// let error = x.sqrt()?.mul(&x)?.backward().unwrap_err();
+/// assert!(matches!(error, Error::NanGradient { op, .. } if op == "sqrt"));
+/// # Ok::<(), bilin_core::Error>(())
+/// ```
+pub fn detect_anomaly(on: bool) -> ModeGuard {
+    set(|m| m.anomaly = on, |m, before| m.anomaly = before.anomaly)
+}
+
+/// Whether gradients of this thread are searched for NaN.
+pub fn is_detecting_anomaly() -> bool {
+    MODES.get().anomaly
 }
 
 /// Whether events of this thread are collected.

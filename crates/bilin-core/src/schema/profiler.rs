@@ -3,12 +3,16 @@
 //! A profile covers the calling thread; work that a kernel spreads over a pool counts in its event. Off, an op pays one branch.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
 use super::modes;
+use super::peak::{Peak, peak_of};
+use crate::exec::device::Device;
 use crate::shape::dtype::DType;
 use crate::shape::layout::Dims;
 
@@ -30,8 +34,11 @@ pub struct Event {
     pub name: String,
     /// The recorded node whose gradient it is part of, such as `MatmulBackward`; empty forward.
     pub node: String,
-    /// Number of the node that recorded it or that it belongs to; 0 for none. Joins forward to backward.
+    /// Number of the node that it recorded, or backward of the node whose gradient it is part of; 0 for none. Joins forward to
+    /// backward.
     pub sequence: u64,
+    /// Number of the thread, counted from 1 in the order of their first events.
+    pub thread: u64,
     /// Which pass.
     pub direction: Direction,
     /// Where it ran.
@@ -50,6 +57,8 @@ pub struct Event {
     pub duration_ns: u64,
     /// Change of the bytes in use on the device.
     pub memory_change_bytes: i64,
+    /// Bytes in use on the device after it.
+    pub memory_bytes: u64,
     /// Scopes around it.
     pub depth: u32,
 }
@@ -69,21 +78,28 @@ pub struct KeyAverage {
     pub flops: u64,
     /// Bytes of all.
     pub bytes: u64,
+    /// The device of the first.
+    pub device: String,
 }
 
 /// What was collected.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {
     events: Vec<Event>,
+    devices: Vec<Device>,
 }
 
 struct Collector {
     start: Instant,
     events: Vec<Event>,
+    devices: Vec<Device>,
     depth: u32,
 }
 
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
 thread_local! {
+    static THREAD: u64 = THREADS.fetch_add(1, Relaxed);
     static COLLECTOR: RefCell<Option<Collector>> = const { RefCell::new(None) };
     /// The node whose gradient is being computed, and its number.
     static NODE: Cell<Option<(&'static str, u64)>> = const { Cell::new(None) };
@@ -104,14 +120,14 @@ pub fn profile(f: impl FnOnce()) -> Profile {
 
 /// [`profile`] of a function with a result. A profile inside a profile takes the events of its own time.
 pub fn profile_with<T>(f: impl FnOnce() -> T) -> (T, Profile) {
-    let outer = COLLECTOR.replace(Some(Collector { start: Instant::now(), events: Vec::new(), depth: 0 }));
+    let outer = COLLECTOR.replace(Some(Collector { start: Instant::now(), events: Vec::new(), devices: Vec::new(), depth: 0 }));
     let restore = Restore(outer);
     let mode = modes::set_profiling(true);
     let out = f();
     drop(mode);
-    let events = COLLECTOR.take().map_or_else(Vec::new, |c| c.events);
+    let profile = COLLECTOR.take().map_or_else(Profile::default, |c| Profile { events: c.events, devices: c.devices });
     drop(restore);
-    (out, Profile { events })
+    (out, profile)
 }
 
 /// Puts the outer collector back, also when `f` panics.
@@ -131,7 +147,7 @@ pub fn record_function<T>(name: &str, f: impl FnOnce() -> T) -> T {
     COLLECTOR.with_borrow_mut(|c| c.iter_mut().for_each(|c| c.depth += 1));
     let out = f();
     COLLECTOR.with_borrow_mut(|c| c.iter_mut().for_each(|c| c.depth -= 1));
-    record(start, |event| {
+    record(start, None, |event| {
         event.name = name.to_owned();
         event.direction = Direction::Scope;
     });
@@ -139,7 +155,7 @@ pub fn record_function<T>(name: &str, f: impl FnOnce() -> T) -> T {
 }
 
 /// Adds an event that began at `start` and ends now; `fill` says the rest.
-pub(crate) fn record(start: Instant, fill: impl FnOnce(&mut Event)) {
+pub(crate) fn record(start: Instant, device: Option<&Device>, fill: impl FnOnce(&mut Event)) {
     let duration_ns = start.elapsed().as_nanos() as u64;
     COLLECTOR.with_borrow_mut(|collector| {
         let Some(c) = collector else { return };
@@ -151,8 +167,9 @@ pub(crate) fn record(start: Instant, fill: impl FnOnce(&mut Event)) {
             name: String::new(),
             node,
             sequence,
+            thread: THREAD.with(|t| *t),
             direction,
-            device: String::new(),
+            device: device.map_or_else(String::new, |d| d.name().to_owned()),
             dtype: None,
             shapes: SmallVec::new(),
             flops: 0,
@@ -160,9 +177,15 @@ pub(crate) fn record(start: Instant, fill: impl FnOnce(&mut Event)) {
             start_ns: start.saturating_duration_since(c.start).as_nanos() as u64,
             duration_ns,
             memory_change_bytes: 0,
+            memory_bytes: device.map_or(0, |d| d.memory_stats().current_bytes),
             depth: c.depth,
         };
         fill(&mut event);
+        if let Some(device) = device
+            && !c.devices.contains(device)
+        {
+            c.devices.push(device.clone());
+        }
         c.events.push(event);
     });
 }
@@ -192,7 +215,15 @@ impl Profile {
         let mut all: Vec<KeyAverage> = Vec::new();
         for e in &self.events {
             let at = all.iter().position(|k| k.name == e.name && k.node == e.node).unwrap_or_else(|| {
-                all.push(KeyAverage { name: e.name.clone(), node: e.node.clone(), calls: 0, total_ns: 0, flops: 0, bytes: 0 });
+                all.push(KeyAverage {
+                    name: e.name.clone(),
+                    node: e.node.clone(),
+                    calls: 0,
+                    total_ns: 0,
+                    flops: 0,
+                    bytes: 0,
+                    device: e.device.clone(),
+                });
                 all.len() - 1
             });
             let k = &mut all[at];
@@ -205,16 +236,24 @@ impl Profile {
         all
     }
 
-    /// A table by total time: calls, milliseconds, share of the kernels' time, GFLOP/s, GB/s.
+    /// A table by total time: calls, milliseconds, share of the kernels' time, GFLOP/s, GB/s, share of the peak.
+    ///
+    /// The peak of a device is measured the first time that a table asks, in some milliseconds: the best of several products of
+    /// 256×256 f32 matrices in FLOP/s, and of several copies of 16 MiB in bytes read and written per second. The share is that
+    /// of the nearer of both limits; work whose operands are in the cache can pass 100 %.
     pub fn table(&self) -> String {
         let kernels: u64 = self.events.iter().filter(|e| e.direction != Direction::Scope).map(|e| e.duration_ns).sum();
-        let mut out = format!("{:<36} {:>8} {:>12} {:>7} {:>10} {:>9}\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
+        let peaks: Vec<(&str, Option<Peak>)> = self.devices.iter().map(|d| (d.name(), peak_of(d))).collect();
+        let mut out = format!("{:<36} {:>8} {:>12} {:>7} {:>10} {:>9} {:>8}\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s", "of peak");
         for k in self.key_averages() {
             let name = if k.node.is_empty() { k.name.clone() } else { format!("{} in {}", k.name, k.node) };
             let (ns, total) = (k.total_ns.max(1) as f64, kernels.max(1) as f64);
+            let peak = peaks.iter().find(|(name, _)| *name == k.device).and_then(|(_, peak)| *peak);
+            let share =
+                peak.map_or_else(|| "–".to_owned(), |p| format!("{:.1}%", 100.0 * p.share(k.flops as f64 / ns, k.bytes as f64 / ns)));
             let _ = writeln!(
                 out,
-                "{name:<36} {:>8} {:>12.3} {:>6.1}% {:>10.2} {:>9.2}",
+                "{name:<36} {:>8} {:>12.3} {:>6.1}% {:>10.2} {:>9.2} {share:>8}",
                 k.calls,
                 k.total_ns as f64 / 1e6,
                 100.0 * k.total_ns as f64 / total,
@@ -225,8 +264,8 @@ impl Profile {
         out
     }
 
-    /// The events as Chrome trace JSON, which Perfetto opens: one row of kernels and scopes, arrows from an op to its
-    /// gradient. Times in microseconds.
+    /// The events as Chrome trace JSON, which Perfetto opens: a row of kernels and scopes for each thread, one arrow from an op
+    /// to the first kernel of its gradient, a counter of the bytes in use. Times in microseconds.
     pub fn export_chrome_trace(&self) -> String {
         let mut out = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
         let mut first = true;
@@ -236,7 +275,21 @@ impl Profile {
             }
             out.push_str(&text);
         };
-        for e in &self.events {
+        // A flow begins once and ends once.
+        let mut ends: HashMap<u64, usize> = HashMap::new();
+        for (i, e) in self.events.iter().enumerate().filter(|(_, e)| e.direction == Direction::Backward && e.sequence > 0) {
+            ends.entry(e.sequence).or_insert(i);
+        }
+        let begins = |e: &Event| e.direction == Direction::Forward && ends.contains_key(&e.sequence);
+        let begun: HashSet<u64> = self.events.iter().filter(|e| begins(e)).map(|e| e.sequence).collect();
+        let mut threads: Vec<u64> = self.events.iter().map(|e| e.thread).collect();
+        threads.sort_unstable();
+        threads.dedup();
+        for t in threads {
+            let text = format!("{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":{t},\"args\":{{\"name\":\"thread {t}\"}}}}");
+            add(&mut out, text);
+        }
+        for (i, e) in self.events.iter().enumerate() {
             let us = |ns: u64| ns as f64 / 1000.0;
             let category = match e.direction {
                 Direction::Forward => "forward",
@@ -248,8 +301,9 @@ impl Profile {
             add(
                 &mut out,
                 format!(
-                    "{{\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":1,\"tid\":1,\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"node\":{},\"device\":{},\"dtype\":\"{dtype}\",\"shapes\":{},\"flops\":{},\"bytes\":{},\"memory_change_bytes\":{}}}}}",
+                    "{{\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"node\":{},\"device\":{},\"dtype\":\"{dtype}\",\"shapes\":{},\"flops\":{},\"bytes\":{},\"memory_change_bytes\":{}}}}}",
                     quoted(&e.name),
+                    e.thread,
                     us(e.start_ns),
                     us(e.duration_ns),
                     quoted(&e.node),
@@ -260,16 +314,18 @@ impl Profile {
                     e.memory_change_bytes
                 ),
             );
-            if e.sequence > 0 {
-                let (phase, binding) = if e.direction == Direction::Backward { ("f", ",\"bp\":\"e\"") } else { ("s", "") };
-                add(
-                    &mut out,
-                    format!(
-                        "{{\"name\":\"gradient\",\"cat\":\"flow\",\"ph\":\"{phase}\"{binding},\"id\":{},\"pid\":1,\"tid\":1,\"ts\":{:.3}}}",
-                        e.sequence,
-                        us(e.start_ns)
-                    ),
-                );
+            let end = ends.get(&e.sequence) == Some(&i) && begun.contains(&e.sequence);
+            let phase = if begins(e) { Some("\"s\"") } else { end.then_some("\"f\",\"bp\":\"e\"") };
+            if let Some(phase) = phase {
+                let (id, tid, ts) = (e.sequence, e.thread, us(e.start_ns));
+                let text =
+                    format!("{{\"name\":\"gradient\",\"cat\":\"flow\",\"ph\":{phase},\"id\":{id},\"pid\":1,\"tid\":{tid},\"ts\":{ts:.3}}}");
+                add(&mut out, text);
+            }
+            if !e.device.is_empty() {
+                let name = quoted(&format!("bytes on {}", e.device));
+                let (ts, bytes) = (us(e.start_ns + e.duration_ns), e.memory_bytes);
+                add(&mut out, format!("{{\"name\":{name},\"ph\":\"C\",\"pid\":1,\"ts\":{ts:.3},\"args\":{{\"bytes\":{bytes}}}}}"));
             }
         }
         out.push_str("]}");

@@ -102,6 +102,24 @@ pub enum Error {
         /// The op.
         op: OpName,
     },
+    /// A derivative was asked for that has no rule.
+    NotDifferentiable {
+        /// The op, or the custom function.
+        op: OpName,
+        /// What has no rule, in words.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// Under `detect_anomaly`: the first gradient with NaN.
+    NanGradient {
+        /// The op whose gradient it is.
+        op: OpName,
+        /// The operand whose gradient it is; `None` where it was in the gradient that arrived, from the caller or a hook.
+        operand: Option<usize>,
+        /// Shapes of the op's operands.
+        shapes: Vec<Vec<usize>>,
+    },
     /// The op can't keep the promise of equal bits that the caller asked for.
     NonDeterministic {
         /// The op.
@@ -231,6 +249,8 @@ impl Error {
             Error::DeviceMismatch { .. } => "DeviceMismatch",
             Error::VersionMismatch { .. } => "VersionMismatch",
             Error::GraphFreed { .. } => "GraphFreed",
+            Error::NotDifferentiable { .. } => "NotDifferentiable",
+            Error::NanGradient { .. } => "NanGradient",
             Error::NonDeterministic { .. } => "NonDeterministic",
             Error::OutOfMemory { .. } => "OutOfMemory",
             Error::TooLarge { .. } => "TooLarge",
@@ -286,6 +306,17 @@ impl fmt::Display for Error {
             Error::GraphFreed { op } => write!(
                 f,
                 "{op}: its saved values were released by an earlier backward; pass retain_graph to that call to go through the graph again"
+            ),
+            Error::NotDifferentiable { op, what, remedy } => write!(f, "{op}: {what}; {remedy}"),
+            Error::NanGradient { op, operand: Some(i), shapes } => write!(
+                f,
+                "{op}: its gradient by operand {i} is the first with NaN, shapes {}; look at the values that the op was given",
+                shapes_text(shapes)
+            ),
+            Error::NanGradient { op, operand: None, shapes } => write!(
+                f,
+                "{op}: the gradient that arrived has NaN, shapes {}; look at the cotangent of the call and at hooks",
+                shapes_text(shapes)
             ),
             Error::NonDeterministic { op, note } => {
                 write!(f, "{op}: has no deterministic kernel here: {note}; turn use_deterministic_algorithms off or use another op")

@@ -1,5 +1,6 @@
 //! Recorded ops: what they came from, what they saved, where gradients are watched.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -22,6 +23,14 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 pub fn live_nodes() -> usize {
     LIVE.load(Relaxed)
 }
+
+/// The number of the node or leaf made last.
+pub(crate) fn last_sequence() -> u64 {
+    SEQUENCE.load(Relaxed) - 1
+}
+
+/// Runs after a leaf's gradient was accumulated.
+pub(crate) type AfterHook = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// Sees a gradient and may return another in its place.
 pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
@@ -73,6 +82,9 @@ pub struct GradSlot {
 struct Kept {
     grad: Mutex<Option<Tensor>>,
     hooks: Mutex<Vec<(u64, Hook)>>,
+    after: Mutex<Vec<(u64, AfterHook)>>,
+    /// Held from reading the gradient to putting the sum back.
+    accumulating: Mutex<()>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -116,6 +128,10 @@ impl GradSlot {
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) -> Option<Tensor> {
         std::mem::replace(&mut lock(&self.kept.get_or_init(Box::default).grad), grad)
     }
+    /// Keeps other threads from adding to the gradient until the guard is dropped.
+    pub(crate) fn accumulating(&self) -> MutexGuard<'_, ()> {
+        lock(&self.kept.get_or_init(Box::default).accumulating)
+    }
     pub(crate) fn add_hook(&self, hook: Hook) -> u64 {
         let id = SEQUENCE.fetch_add(1, Relaxed);
         lock(&self.kept.get_or_init(Box::default).hooks).push((id, hook));
@@ -124,7 +140,17 @@ impl GradSlot {
     pub(crate) fn remove_hook(&self, id: u64) {
         if let Some(kept) = self.kept.get() {
             lock(&kept.hooks).retain(|(i, _)| *i != id);
+            lock(&kept.after).retain(|(i, _)| *i != id);
         }
+    }
+    pub(crate) fn add_after_hook(&self, hook: AfterHook) -> u64 {
+        let id = SEQUENCE.fetch_add(1, Relaxed);
+        lock(&self.kept.get_or_init(Box::default).after).push((id, hook));
+        id
+    }
+    pub(crate) fn run_after_hooks(&self) -> Result<()> {
+        let hooks = self.kept.get().map_or_else(Vec::new, |k| lock(&k.after).clone());
+        hooks.iter().try_for_each(|(_, hook)| hook())
     }
     /// The gradient after the hooks, in the order they were registered. No lock is held while they run.
     pub(crate) fn run_hooks(&self, mut grad: Tensor) -> Result<Tensor> {
@@ -148,17 +174,29 @@ impl GradSlot {
 }
 
 /// A value kept for backward, with the version it had.
-struct SavedValue {
+pub(crate) struct SavedValue {
     value: Tensor,
     version: u64,
+    /// Which operand it is; results follow the operands, other values the results.
+    operand: u32,
     /// A result of the node itself is kept without its edge, else the node would own itself.
-    output: Option<usize>,
+    is_output: bool,
+}
+
+impl SavedValue {
+    pub(crate) fn new(value: Tensor, operand: usize, is_output: bool) -> SavedValue {
+        let value = if is_output { value.detach() } else { value };
+        SavedValue { version: value.version(), value, operand: operand as u32, is_output }
+    }
 }
 
 /// What an op's gradient may read.
 pub struct Saved {
     inputs: SmallVec<[Option<Tensor>; 2]>,
     outputs: SmallVec<[Option<Tensor>; 1]>,
+    /// What a custom function chose to keep, and the node of a function or checkpoint; nothing for other ops.
+    pub(crate) chosen: Vec<Tensor>,
+    pub(crate) node: Option<Node>,
     /// Shapes and dtypes of the operands.
     pub input_metas: SmallVec<[Meta; 2]>,
     /// Shapes and dtypes of the results.
@@ -205,6 +243,8 @@ pub(crate) struct NodeInner {
     /// Results that gradients read are computed again from the operands: kept ones would own the node through their
     /// tangents.
     pub(crate) recomputes: bool,
+    /// Its gradient asks for the node itself.
+    keeps_node: bool,
     saved: Mutex<SavedState>,
 }
 
@@ -223,27 +263,59 @@ impl Node {
         mut keep: super::op::Saves,
         recomputes: bool,
     ) -> Node {
-        let sequence = SEQUENCE.fetch_add(1, Relaxed);
         if recomputes {
             keep = super::op::Saves { inputs: u64::MAX, outputs: 0 };
         }
         let mut saved: SmallVec<[Option<SavedValue>; 2]> = SmallVec::new();
         for (i, t) in inputs.iter().enumerate() {
             let is_kept = i < 64 && keep.inputs >> i & 1 == 1;
-            saved.push(is_kept.then(|| SavedValue { value: (*t).clone(), version: t.version(), output: None }));
+            saved.push(is_kept.then(|| SavedValue::new((*t).clone(), i, false)));
         }
         for (i, v) in views.iter().enumerate() {
             let is_kept = keep.outputs >> i & 1 == 1;
-            saved.push(is_kept.then(|| SavedValue { value: Tensor::from_view(v.clone()), version: v.storage.version(), output: Some(i) }));
+            saved.push(is_kept.then(|| SavedValue::new(Tensor::from_view(v.clone()), inputs.len() + i, true)));
         }
+        let origins = inputs.iter().map(|t| t.node_input()).collect();
+        let metas = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
+        Node::build(op, origins, metas, views, grad_dtypes, saved, [recomputes, false])
+    }
+
+    /// Records `op` with operands that may be no tensors of the caller's, and `chosen` values beside the operands.
+    pub(crate) fn record_chosen(
+        op: Arc<dyn Op>,
+        inputs: SmallVec<[NodeInput; 2]>,
+        input_metas: SmallVec<[Meta; 2]>,
+        views: &[View],
+        operands: &[Tensor],
+        chosen: Vec<SavedValue>,
+    ) -> Node {
+        let kept = (0..inputs.len()).map(|i| operands.get(i).map(|t| SavedValue::new(t.clone(), i, false)));
+        let mut saved: SmallVec<[Option<SavedValue>; 2]> = kept.collect();
+        saved.extend(views.iter().map(|_| None));
+        saved.extend(chosen.into_iter().map(Some));
+        let grad_dtypes: SmallVec<[DType; 1]> = views.iter().map(|v| v.dtype).collect();
+        Node::build(op, inputs, input_metas, views, &grad_dtypes, saved, [false, true])
+    }
+
+    fn build(
+        op: Arc<dyn Op>,
+        inputs: SmallVec<[NodeInput; 2]>,
+        input_metas: SmallVec<[Meta; 2]>,
+        views: &[View],
+        grad_dtypes: &[DType],
+        saved: SmallVec<[Option<SavedValue>; 2]>,
+        [recomputes, keeps_node]: [bool; 2],
+    ) -> Node {
+        let sequence = SEQUENCE.fetch_add(1, Relaxed);
         LIVE.fetch_add(1, Relaxed);
         Node(Arc::new(NodeInner {
             op,
             sequence,
-            inputs: inputs.iter().map(|t| t.node_input()).collect(),
-            input_metas: inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect(),
+            inputs,
+            input_metas,
             outputs: views.iter().zip(grad_dtypes).map(|(v, &g)| GradSlot::new(sequence, v.layout.shape(), v.dtype, g)).collect(),
             recomputes,
+            keeps_node,
             saved: Mutex::new(SavedState::Held(saved)),
         }))
     }
@@ -278,6 +350,8 @@ impl Node {
         let mut saved = Saved {
             inputs: SmallVec::new(),
             outputs: SmallVec::new(),
+            chosen: Vec::new(),
+            node: self.0.keeps_node.then(|| self.clone()),
             input_metas: self.0.input_metas.clone(),
             output_metas: self.0.outputs.iter().map(|o| Meta { shape: o.shape.clone(), dtype: o.dtype }).collect(),
             name,
@@ -290,25 +364,26 @@ impl Node {
                     if current != kept.version {
                         return Err(Error::VersionMismatch {
                             op: name.into(),
-                            operand: i,
+                            operand: kept.operand as usize,
                             shape: kept.value.shape().to_vec(),
                             saved: kept.version,
                             current,
                         });
                     }
-                    Some(match kept.output {
-                        None => kept.value.clone(),
-                        Some(index) => {
-                            let edge = Edge { node: self.clone(), index };
-                            Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
-                        }
+                    Some(if kept.is_output {
+                        let edge = Edge { node: self.clone(), index: kept.operand as usize - self.0.inputs.len() };
+                        Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
+                    } else {
+                        kept.value.clone()
                     })
                 }
             };
             if i < self.0.inputs.len() {
                 saved.inputs.push(tensor);
-            } else {
+            } else if i < self.0.inputs.len() + self.0.outputs.len() {
                 saved.outputs.push(tensor);
+            } else {
+                saved.chosen.extend(tensor);
             }
         }
         Ok(saved)
@@ -346,7 +421,7 @@ impl fmt::Debug for Edge {
     }
 }
 
-type Ruins = (SmallVec<[NodeInput; 2]>, SavedState, SmallVec<[GradSlot; 1]>);
+type Ruins = (SmallVec<[NodeInput; 2]>, SavedState, SmallVec<[GradSlot; 1]>, Option<Box<dyn Any + Send>>);
 
 thread_local! {
     /// What dropped nodes leave behind; `None` while nobody clears it.
@@ -358,29 +433,37 @@ impl Drop for NodeInner {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Relaxed);
         let state = self.saved.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let ruins = (std::mem::take(&mut self.inputs), std::mem::replace(state, SavedState::Released), std::mem::take(&mut self.outputs));
-        let mut mine = Some(ruins);
-        let is_outermost = RUINS.try_with(|r| {
-            let mut r = r.borrow_mut();
-            match r.as_mut() {
-                Some(list) => {
-                    list.extend(mine.take());
-                    false
-                }
-                None => {
-                    *r = Some(Vec::new());
-                    true
-                }
-            }
-        });
-        if is_outermost != Ok(true) {
-            return;
-        }
-        let mut next = mine;
-        while let Some(part) = next {
-            drop(part);
-            next = RUINS.with(|r| r.borrow_mut().as_mut().and_then(Vec::pop));
-        }
-        RUINS.with(|r| *r.borrow_mut() = None);
+        clear((std::mem::take(&mut self.inputs), std::mem::replace(state, SavedState::Released), std::mem::take(&mut self.outputs), None));
     }
+}
+
+/// Drops what an op holds, which may be tensors and through them long chains of nodes.
+pub(crate) fn clear_held(held: Box<dyn Any + Send>) {
+    clear((SmallVec::new(), SavedState::Released, SmallVec::new(), Some(held)));
+}
+
+fn clear(ruins: Ruins) {
+    let mut mine = Some(ruins);
+    let is_outermost = RUINS.try_with(|r| {
+        let mut r = r.borrow_mut();
+        match r.as_mut() {
+            Some(list) => {
+                list.extend(mine.take());
+                false
+            }
+            None => {
+                *r = Some(Vec::new());
+                true
+            }
+        }
+    });
+    if is_outermost != Ok(true) {
+        return;
+    }
+    let mut next = mine;
+    while let Some(part) = next {
+        drop(part);
+        next = RUINS.with(|r| r.borrow_mut().as_mut().and_then(Vec::pop));
+    }
+    RUINS.with(|r| *r.borrow_mut() = None);
 }

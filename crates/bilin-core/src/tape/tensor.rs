@@ -88,6 +88,22 @@ impl Tensor {
         }
     }
 
+    /// The same memory without history.
+    pub fn detach(&self) -> Tensor {
+        Tensor::from_view(self.0.view.clone())
+    }
+
+    /// Gives this tensor back while somebody else holds it, without holding it.
+    pub(crate) fn while_held(&self) -> impl Fn() -> Option<Tensor> + Send + Sync + 'static {
+        let weak = Arc::downgrade(&self.0);
+        move || weak.upgrade().map(Tensor)
+    }
+
+    /// Whether two handles are of one tensor.
+    pub fn is_same(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether this handle is the only one of its tensor, and the tensor the only view of its memory.
     pub(crate) fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.view.storage) == 1

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use arguments::{Arguments, Failure};
+use bilin::DType;
 use bilin::io::atomic::write_whole;
 use data::CLASSES;
 use progress::Progress;
@@ -32,6 +33,7 @@ Usage: digits [OPTIONS]
   --epochs N     passes over the training digits [30]
   --seed N       seed of the split, the weights and the order [7]
   --lr X         step size at the start; it falls to 0 [0.004]
+  --autocast T   compute products in bf16 [no: all in f32]
   --device NAME  where to compute [cpu]
   --data FILE    the digits, gzipped CSV [the file beside the example]
   --out DIR      folder for loss.svg and misread.svg [target/digits]
@@ -40,7 +42,7 @@ Usage: digits [OPTIONS]
 Exit status: 0, 1 where something failed, 2 for wrong options.";
 
 /// What a plain run trains with.
-pub const DEFAULTS: Settings = Settings { epochs: 30, seed: 7, lr: 0.004 };
+pub const DEFAULTS: Settings = Settings { epochs: 30, seed: 7, lr: 0.004, autocast: None };
 
 /// The digits that come with the example.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/digits.csv.gz");
@@ -73,11 +75,18 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write, terminal: 
     if args.iter().any(|a| a == "--help" || a == "-h") {
         return Ok(writeln!(out, "{HELP}")?);
     }
-    let args = Arguments::parse(args, &["--epochs", "--seed", "--lr", "--device", "--data", "--out"])?;
+    let args = Arguments::parse(args, &["--epochs", "--seed", "--lr", "--autocast", "--device", "--data", "--out"])?;
     let settings = Settings {
         epochs: args.value("--epochs", DEFAULTS.epochs, "a whole number from 1 to 100000", |n| (1..=100_000).contains(n))?,
         seed: args.value("--seed", DEFAULTS.seed, "a whole number from 0", |_| true)?,
         lr: args.value("--lr", DEFAULTS.lr, "a number above 0", |x: &f64| x.is_finite() && *x > 0.0)?,
+        autocast: match args.text("--autocast") {
+            None => None,
+            Some(name) => match DType::parse(name) {
+                Some(DType::Bf16) => Some(DType::Bf16),
+                _ => return Err(Failure::Usage(format!("--autocast is '{name}'; want bf16"))),
+            },
+        },
     };
     let device = args.device()?;
     let folder = PathBuf::from(args.text("--out").unwrap_or("target/digits"));

@@ -20,6 +20,8 @@ pub struct Settings {
     pub seed: u64,
     /// Step size at the start; it falls to 0 in a straight line.
     pub lr: f64,
+    /// The dtype of an autocast scope around the model and its loss.
+    pub autocast: Option<DType>,
 }
 
 /// An epoch's numbers.
@@ -93,7 +95,10 @@ pub fn train(digits: &[Digit], settings: &Settings, device: &Device, progress: &
         let mut sum = 0.0;
         for (step, batch) in order.chunks(BATCH).enumerate() {
             let rows = Tensor::from_slice(batch, [batch.len()], device)?;
-            let loss = model.logits(&training.x.index_select(0, &rows)?)?.cross_entropy(&training.y.index_select(0, &rows)?)?;
+            let loss = {
+                let _scope = settings.autocast.map(autocast);
+                model.logits(&training.x.index_select(0, &rows)?)?.cross_entropy(&training.y.index_select(0, &rows)?)?
+            };
             optimiser.zero_grad();
             loss.backward()?;
             optimiser.lr = settings.lr * (1.0 - (epoch * steps + step) as f64 / (settings.epochs * steps) as f64);

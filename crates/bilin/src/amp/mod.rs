@@ -1,4 +1,8 @@
-//! Mixed precision: scopes in which ops cast their operands by the policy of their schema.
+//! Mixed precision: scopes in which ops cast their operands by the policy of their schema, and the scale of a loss.
+
+mod scaler;
+
+pub use scaler::{GradScaler, ScalerOptions, Stepped};
 
 use bilin_core::DType;
 use bilin_core::schema::modes::{self, ModeGuard};

@@ -1,0 +1,249 @@
+//! Autocast by the schemas' policies, the accuracy of halves, profiles and limits of memory.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
+
+use bilin::amp::{autocast_disabled, autocast_dtype};
+use bilin::prelude::*;
+use bilin::{AmpPolicy, memory_stats, profiler, set_memory_limit, use_deterministic_algorithms};
+use conformance::compare::{assert_product_rule, assert_same_bits};
+use conformance::samples::{all, call, operand_dtype, operands};
+
+fn random(shape: &[usize], dtype: DType, seed: u64) -> Tensor {
+    Tensor::randn(shape, dtype, &Device::cpu(), &mut Rng::new(seed)).unwrap()
+}
+
+/// Every op under every scope is itself on operands that were cast by the policy of its schema.
+#[test]
+fn every_op_casts_as_its_schema_says() {
+    let device = Device::cpu();
+    for (entry, sample, seed) in all() {
+        for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::C64, DType::I32] {
+            let x = operands(entry, sample, dtype, &device, seed);
+            for (scope, promoted) in [(DType::Bf16, DType::Bf16), (DType::F16, DType::F32), (DType::F32, DType::F32)] {
+                let cast = |x: &Tensor| match (entry.schema.amp_policy, x.dtype()) {
+                    (AmpPolicy::Promote, DType::F16 | DType::Bf16 | DType::F32) => x.astype(promoted).unwrap(),
+                    (AmpPolicy::ForceFP32, DType::F16 | DType::Bf16) => x.astype(DType::F32).unwrap(),
+                    _ => x.clone(),
+                };
+                let by_hand: Vec<Tensor> = x.iter().map(cast).collect();
+                let want = call(entry, &by_hand, sample.attrs);
+                let got = {
+                    let _scope = autocast(scope);
+                    call(entry, &x, sample.attrs)
+                };
+                let what = format!("{} of {dtype} under {scope}", entry.schema.name);
+                match (got, want) {
+                    (Ok(got), Ok(want)) => assert_same_bits(&got, &want, &what),
+                    (Err(got), Err(want)) => assert_eq!(got.kind(), want.kind(), "{what}"),
+                    (got, want) => panic!("{what}: {got:?} instead of {want:?}"),
+                }
+                assert_eq!(operand_dtype(entry, 0, x.len(), dtype), x.first().map_or(dtype, Tensor::dtype));
+            }
+        }
+    }
+}
+
+#[test]
+fn scopes_nest_and_are_left_exactly_also_by_errors_and_panics() {
+    assert_eq!(autocast_dtype(), None);
+    let outer = autocast(DType::Bf16);
+    {
+        let _inner = autocast(DType::F16);
+        assert_eq!(autocast_dtype(), Some(DType::F16));
+        {
+            let _off = autocast_disabled();
+            assert_eq!(autocast_dtype(), None);
+            assert_eq!(random(&[2, 2], DType::F32, 1).matmul(&random(&[2, 2], DType::F32, 2)).unwrap().dtype(), DType::F32);
+        }
+        assert_eq!(autocast_dtype(), Some(DType::F16));
+    }
+    let fails = || -> Result<Tensor> {
+        let _scope = autocast(DType::F16);
+        random(&[2, 3], DType::F32, 1).matmul(&random(&[2, 3], DType::F32, 2))
+    };
+    assert!(fails().is_err());
+    assert_eq!(autocast_dtype(), Some(DType::Bf16));
+    let panicked = std::panic::catch_unwind(|| {
+        let _scope = autocast(DType::F16);
+        std::panic::resume_unwind(Box::new(()));
+    });
+    assert!(panicked.is_err());
+    assert_eq!(autocast_dtype(), Some(DType::Bf16));
+    std::thread::scope(|s| s.spawn(|| assert_eq!(autocast_dtype(), None)).join().unwrap());
+    drop(outer);
+    assert_eq!(autocast_dtype(), None);
+}
+
+#[test]
+fn what_still_disagrees_is_a_dtype_mismatch() {
+    let _scope = autocast(DType::Bf16);
+    for dtype in [DType::F64, DType::C64, DType::I32] {
+        let other = Tensor::ones([2, 2], dtype, &Device::cpu()).unwrap();
+        for error in [other.matmul(&random(&[2, 2], DType::F32, 1)), random(&[2, 2], DType::F16, 1).matmul(&other)] {
+            assert!(matches!(error.unwrap_err(), Error::DtypeMismatch { .. }));
+        }
+        assert_eq!(other.matmul(&other).unwrap().dtype(), dtype);
+    }
+}
+
+#[test]
+fn gradients_have_the_parameters_dtype_from_any_thread_and_scope() {
+    let (x, w) = (random(&[5, 7], DType::F32, 1), random(&[7, 3], DType::F32, 2));
+    let loss = |w: &Tensor| {
+        let _scope = autocast(DType::Bf16);
+        x.matmul(w).unwrap().tanh().unwrap().sum(.., false).unwrap()
+    };
+    let leaf = || w.detach().requires_grad_(true).unwrap();
+    let here = leaf();
+    loss(&here).backward().unwrap();
+    let want = here.grad().unwrap();
+    assert_eq!(want.dtype(), DType::F32);
+    for scope in [None, Some(DType::Bf16), Some(DType::F16)] {
+        let there = leaf();
+        let y = loss(&there);
+        std::thread::scope(|s| {
+            let work = || {
+                let _scope = scope.map(autocast);
+                y.backward().unwrap();
+            };
+            s.spawn(work).join().unwrap();
+        });
+        assert_same_bits(&there.grad().unwrap(), &want, "a gradient of another thread");
+    }
+}
+
+/// |got − ref| ≤ 4·2⁻²⁴·K·Σ|a||b| + one rounding, ref in f64: one row, few, many, a batch that broadcasts, views, every tail of K.
+#[test]
+fn products_of_halves_are_rounded_once() {
+    for dtype in [DType::F16, DType::Bf16] {
+        for k in (1..=70).chain([127, 128, 129, 255, 256, 257, 511, 513, 1025, 4099]) {
+            let sizes: &[(usize, usize)] = if k > 70 { &[(1, 9), (3, 33), (40, 65)] } else { &[(1, 1), (1, 17), (3, 33), (19, 50)] };
+            for &(m, n) in sizes {
+                let what = format!("({m}, {k})·({k}, {n}) of {dtype}");
+                let (a, b) = (random(&[m, k], dtype, 3), random(&[k, n], dtype, 4));
+                let views = [
+                    (a.clone(), b.clone()),
+                    (random(&[k, m], dtype, 5).mt().unwrap(), b.flip(0).unwrap()),
+                    (a.clone(), random(&[n, k], dtype, 6).mt().unwrap()),
+                ];
+                for (a, b) in views {
+                    let y = a.matmul(&b).unwrap();
+                    assert_product_rule(&y, &[a, b], k, |x| x[0].matmul(&x[1]), &what);
+                }
+            }
+            let (a, b) = (random(&[3, 1, 2, k], dtype, 7), random(&[2, k, 5], dtype, 8));
+            let y = a.matmul(&b).unwrap();
+            assert_product_rule(&y, &[a, b], k, |x| x[0].matmul(&x[1]), &format!("a batch of {dtype}, K {k}"));
+            let (u, v) = (random(&[k], dtype, 9), random(&[k], dtype, 10));
+            let y = u.dot(&v).unwrap();
+            assert_product_rule(&y, &[u, v], k, |x| x[0].dot(&x[1]), &format!("dot of {dtype}, K {k}"));
+        }
+    }
+}
+
+/// The same test in a process for each instruction set; a name that the processor lacks falls back to what it has.
+#[test]
+fn every_instruction_set_rounds_halves_once() {
+    for isa in ["portable", "avx2"] {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["products_of_halves_are_rounded_once", "--exact"])
+            .env("BILIN_ISA", isa)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{isa}: {text}");
+    }
+}
+
+#[test]
+fn a_trace_follows_its_format_and_its_arrows_have_two_ends() {
+    let (a, b) = (random(&[40, 30], DType::F32, 1).requires_grad_(true).unwrap(), random(&[30, 20], DType::F32, 2));
+    let profile = profiler::profile(|| {
+        profiler::record_function("step \"1\"", || {
+            let y = profiler::record_function("forward", || a.matmul(&b).unwrap().tanh().unwrap().sum(.., false).unwrap());
+            y.backward().unwrap();
+            no_grad(|| a.add_(&a.grad().unwrap())).unwrap();
+        });
+    });
+    let event = profile.events().iter().find(|e| e.name == "matmul" && e.node.is_empty()).unwrap();
+    assert_eq!((event.device.as_str(), event.dtype, event.flops), ("cpu", Some(DType::F32), 2 * 40 * 30 * 20));
+    assert_eq!((event.bytes, event.memory_change_bytes), (4 * (1200 + 600 + 800), 3200));
+    assert!(event.thread > 0 && event.duration_ns > 0 && event.depth == 2);
+    assert!(profile.events().iter().any(|e| e.name == "add_") && profile.events().iter().any(|e| e.node == "MatmulBackward"));
+    assert!(profile.table().lines().next().unwrap().ends_with("of peak"));
+    assert!(profile.table().lines().any(|l| l.starts_with("matmul ") && l.ends_with('%')), "{}", profile.table());
+
+    let trace: serde_json::Value = serde_json::from_str(&profile.export_chrome_trace()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let slices: Vec<_> = events.iter().filter(|e| e["ph"] == "X").collect();
+    assert_eq!(slices.len(), profile.events().len());
+    let time = |e: &serde_json::Value| (e["ts"].as_f64().unwrap(), e["ts"].as_f64().unwrap() + e["dur"].as_f64().unwrap());
+    let named = |name: &str| slices.iter().find(|e| e["name"] == name).unwrap();
+    let ((from, to), (start, end)) = (time(named("step \"1\"")), time(named("forward")));
+    assert!(from <= start && end <= to, "scopes nest");
+    let mut arrows = std::collections::BTreeMap::<u64, Vec<(&str, f64)>>::new();
+    for e in events {
+        let phase = e["ph"].as_str().unwrap();
+        assert!(e["pid"].is_number() && matches!(phase, "X" | "s" | "f" | "C" | "M"), "{e}");
+        assert!(phase == "M" || e["ts"].as_f64().unwrap() >= 0.0, "{e}");
+        match phase {
+            "s" | "f" => {
+                let at = e["ts"].as_f64().unwrap();
+                assert!(slices.iter().any(|s| s["tid"] == e["tid"] && s["ts"].as_f64() == Some(at)), "an arrow stands on a slice: {e}");
+                assert!(phase == "s" || e["bp"] == "e");
+                arrows.entry(e["id"].as_u64().unwrap()).or_default().push((phase, at));
+            }
+            "C" => assert!(e["args"]["bytes"].is_number()),
+            _ => {}
+        }
+    }
+    // The gradient of the sum is a view, which launches nothing.
+    assert_eq!(arrows.len(), 2, "matmul and tanh: {arrows:?}");
+    for ends in arrows.values() {
+        assert!(matches!(ends.as_slice(), [("s", a), ("f", b)] if a < b), "{ends:?}");
+    }
+}
+
+#[test]
+fn a_limit_of_memory_is_an_error_and_nothing_is_lost() {
+    let device = Device::new("limited", Box::new(bilin_cpu::CpuBackend::new()));
+    let x = Tensor::ones([64, 64], DType::F32, &device).unwrap().requires_grad_(true).unwrap();
+    let before = memory_stats(&device);
+    assert_eq!((before.current_bytes, before.alloc_count - before.free_count), (16384, 1));
+    set_memory_limit(&device, Some(20000));
+    match x.matmul(&x).unwrap_err() {
+        Error::OutOfMemory { requested_bytes, current_bytes, peak_bytes, limit_bytes, .. } => {
+            assert_eq!((requested_bytes, current_bytes, peak_bytes, limit_bytes), (16384, 16384, 16384, Some(20000)));
+        }
+        other => panic!("{other}"),
+    }
+    assert_eq!(memory_stats(&device), before, "nothing was counted");
+    assert!(no_grad(|| x.add_(&Tensor::ones([], DType::F32, &device).unwrap())).is_ok(), "in place needs no room");
+    set_memory_limit(&device, None);
+    let y = x.matmul(&x).unwrap();
+    assert_eq!(y.to_vec::<f32>().unwrap(), [256.0; 4096]);
+    // In backward too: the graph and the gradients so far stay, and another try goes through.
+    let loss = y.sum(.., false).unwrap();
+    set_memory_limit(&device, Some(memory_stats(&device).current_bytes + 20000));
+    let options = || bilin::autograd::BackwardOptions { retain_graph: Some(true), ..Default::default() };
+    assert_eq!(loss.backward_with(options()).unwrap_err().kind(), "OutOfMemory");
+    assert!(x.grad().is_none());
+    set_memory_limit(&device, None);
+    loss.backward_with(options()).unwrap();
+    assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), [256.0; 4096]);
+    drop(y);
+    device.reset_peak_memory_stats();
+    let stats = memory_stats(&device);
+    assert_eq!(stats.peak_bytes, stats.current_bytes);
+}
+
+#[test]
+fn deterministic_algorithms_refuse_nothing_that_promises_and_belong_to_a_thread() {
+    use_deterministic_algorithms(true);
+    for (entry, sample, seed) in all() {
+        let x = operands(entry, sample, DType::F32, &Device::cpu(), seed);
+        let refused = matches!(call(entry, &x, sample.attrs), Err(Error::NonDeterministic { .. }));
+        assert_eq!(refused, !entry.schema.deterministic, "{}", entry.schema.name);
+    }
+    std::thread::scope(|s| s.spawn(|| assert!(!bilin::are_deterministic_algorithms_enabled())).join().unwrap());
+    use_deterministic_algorithms(false);
+}

@@ -1,0 +1,119 @@
+//! Clipping gradients by their common norm.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bilin_core::schema::modes;
+use bilin_core::{DType, Error, Result, Tensor, no_grad, stack, tensordot};
+
+/// How [`clip_grad_norm_with`] measures and what it refuses.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClipOptions {
+    /// p of the p-norm, above 0; infinity is the largest magnitude.
+    pub norm_type: f64,
+    /// Refuses a norm that is infinite or NaN, before anything is changed. Reads the norm from the device.
+    pub error_if_nonfinite: bool,
+}
+
+impl Default for ClipOptions {
+    fn default() -> ClipOptions {
+        ClipOptions { norm_type: 2.0, error_if_nonfinite: false }
+    }
+}
+
+/// The gradients of `params`, each memory once: a parameter may be given twice.
+pub(crate) fn gradients(params: &[Tensor]) -> Vec<Tensor> {
+    let mut seen = HashSet::new();
+    let grads = params.iter().filter_map(Tensor::grad);
+    grads.map(|g| g.detach()).filter(|g| seen.insert((Arc::as_ptr(&g.view().storage), g.layout().offset()))).collect()
+}
+
+/// Scales the gradients of `params` in place so that the 2-norm of all of them together is at most `max_norm`, and returns the
+/// norm that they had.
+///
+/// The norm is a 0-d f32 tensor (f64 where every gradient is of 64-bit parts) on the device of the gradients; nothing is read
+/// back. Sums are in f32 for halves. Gradients are multiplied by min(1, max_norm / (norm + 1e-6)); an infinite or NaN norm spoils
+/// them, unless [`ClipOptions::error_if_nonfinite`] is set. With a [`GradScaler`](crate::amp::GradScaler), unscale first.
+///
+/// Cost: two passes over the gradients. Errors: `InvalidArgument` for a `max_norm` that is negative or NaN, `DeviceMismatch`.
+/// Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
+///
+/// ```
+/// use bilin::{optim::clip_grad_norm, prelude::*};
+/// let w = Tensor::from_slice(&[3f32, 4.], [2], &Device::cpu())?.requires_grad_(true)?;
+/// w.mul(&w)?.sum(.., false)?.backward()?; // the gradient is (6, 8)
+/// assert_eq!(clip_grad_norm(&[w.clone()], 1.0)?.item::<f32>()?, 10.0);
+/// assert!((w.grad().unwrap().to_vec::<f32>()?[0] - 0.6).abs() < 1e-6);
+/// # Ok::<(), bilin::Error>(())
+/// ```
+pub fn clip_grad_norm(params: &[Tensor], max_norm: f64) -> Result<Tensor> {
+    clip_grad_norm_with(params, max_norm, ClipOptions::default())
+}
+
+/// [`clip_grad_norm`] by another norm, or refusing one that isn't finite.
+pub fn clip_grad_norm_with(params: &[Tensor], max_norm: f64, options: ClipOptions) -> Result<Tensor> {
+    let wrong = |name: &'static str, got: f64, want: &'static str| Err(Error::invalid("clip_grad_norm", name, got, want));
+    if max_norm.is_nan() || max_norm < 0.0 {
+        return wrong("max_norm", max_norm, "want a number from 0");
+    }
+    if options.norm_type.is_nan() || options.norm_type <= 0.0 {
+        return wrong("norm_type", options.norm_type, "want a number above 0, or infinity");
+    }
+    let _plain = modes::set_autocast(None);
+    no_grad(|| {
+        let grads = gradients(params);
+        let Some(first) = grads.first() else { return Tensor::scalar(0f32, &bilin_core::Device::reference()) };
+        let is_wide = grads.iter().all(|g| g.dtype().real() == DType::F64);
+        let dtype = if is_wide { DType::F64 } else { DType::F32 };
+        if let Some(other) = grads.iter().find(|g| g.device() != first.device()) {
+            let devices = vec![first.device().name().to_owned(), other.device().name().to_owned()];
+            return Err(Error::DeviceMismatch { op: "clip_grad_norm".into(), devices });
+        }
+        let parts: Result<Vec<Tensor>> = grads.iter().map(|g| part(g, options.norm_type)?.astype(dtype)).collect();
+        let parts = stack(&parts?.iter().collect::<Vec<_>>(), 0)?;
+        let norm = match options.norm_type {
+            p if p == f64::INFINITY => parts.max(.., false)?,
+            2.0 => parts.sum(.., false)?.sqrt()?,
+            1.0 => parts.sum(.., false)?,
+            p => parts.sum(.., false)?.pow_scalar(1.0 / p)?,
+        };
+        if options.error_if_nonfinite {
+            let got = norm.astype(DType::F64)?.item::<f64>()?;
+            if !got.is_finite() {
+                return wrong("norm", got, "a gradient is infinite or NaN; skip this step, or lower the step size or the loss scale");
+            }
+        }
+        // NaN goes through, as through every op.
+        let factor = norm.scalar_like(max_norm)?.div(&norm.add_scalar(1e-6)?)?.minimum(&norm.scalar_like(1.0)?)?;
+        for g in &grads {
+            g.mul_(&factor.astype(g.dtype())?)?;
+        }
+        Ok(norm)
+    })
+}
+
+/// Σ|g|ᵖ of one gradient, or its largest magnitude, in the accumulator's dtype.
+fn part(g: &Tensor, p: f64) -> Result<Tensor> {
+    let wide = |g: &Tensor| g.astype(if g.dtype().is_half() { DType::F32 } else { g.dtype() });
+    if p == 2.0 {
+        // As a product: the gradient is read in its own dtype, and no square is stored.
+        let dtype = if g.dtype().is_half() { Some(DType::F32) } else { None };
+        let options = dtype.map_or_else(Default::default, |d| bilin_core::ProductOptions::default().out_dtype(d));
+        return bilin_core::tensordot_with(&g.conj()?, g, g.rank(), options)?.real();
+    }
+    if g.numel() == 0 {
+        return wide(g)?.sum(.., false)?.abs();
+    }
+    let size = wide(&g.abs()?)?;
+    match p {
+        p if p == f64::INFINITY => size.max(.., false),
+        1.0 => size.sum(.., false),
+        p => size.pow_scalar(p)?.sum(.., false),
+    }
+}
+
+/// A finite 0-d f32 tensor where every element of `g` is finite, else one that isn't: g·0, summed inside the product.
+pub(crate) fn finiteness(g: &Tensor) -> Result<Tensor> {
+    let zero = g.scalar_like(0.0)?.broadcast_to(g.shape())?;
+    tensordot(g, &zero, g.rank())?.abs()?.astype(DType::F32)
+}
