@@ -13,6 +13,7 @@ fn axpy(@builtin(global_invocation_id) at: vec3<u32>) {
     if at.x < numbers.n { y[at.x] = fma(numbers.a, x[at.x], y[at.x]); }
 }";
 
+/// Compiles, dispatches and checks it.
 pub fn main() -> Result<()> {
     let n = 1 << 20;
     let device = GpuDevice::new()?;

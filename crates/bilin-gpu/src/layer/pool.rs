@@ -125,7 +125,7 @@ mod tests {
     fn size_classes_hold_their_size_and_lose_little() {
         for bytes in (0..5000).chain([1 << 20, (1 << 20) + 1, 3_000_000_000, (1 << 40) + 7]) {
             let class = size_class(bytes);
-            assert!(class >= bytes && class % 256 == 0, "{bytes}: {class}");
+            assert!(class >= bytes && class.is_multiple_of(256), "{bytes}: {class}");
             assert!(class <= 256 * bytes.div_ceil(256).max(1) || class - bytes <= bytes / 8, "{bytes}: {class}");
         }
     }
