@@ -9,13 +9,15 @@ use conformance::source::{code_of, files, module_of, re_exports, read, root_name
 /// Rooms of the core from the bottom up.
 const ROOMS: [&str; 8] = ["shape", "einsum", "exec", "schema", "tape", "ops", "api", "autograd"];
 /// Crates from the bottom up; the last two are for development.
-const CRATES: [&str; 8] = ["bilin-core", "bilin-cpu", "bilin-gpu", "bilin-cuda", "bilin", "bilin-cli", "conformance", "benches"];
+const CRATES: [&str; 9] =
+    ["bilin-core", "bilin-cpu", "bilin-gpu", "bilin-cuda", "bilin", "bilin-cli", "bilin-py", "conformance", "benches"];
 /// Where unsafe code may stand.
-const UNSAFE: [&str; 5] = [
+const UNSAFE: [&str; 6] = [
     "crates/bilin-cpu/src/arch/",
     "crates/bilin-cpu/src/contract/disjoint.rs",
     "crates/bilin-cpu/src/alloc.rs",
     "crates/bilin-gpu/src/layer/trusted.rs",
+    "crates/bilin-py/src/memory.rs",
     "benches/src/peers.rs",
 ];
 const LONGEST: usize = 700;

@@ -53,6 +53,12 @@ fn check(x: &Tensor, v: &Tensor, op: &'static str) -> Result<()> {
 /// # Ok::<(), bilin_core::Error>(())
 /// ```
 pub fn jvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Tensor]) -> Result<(Tensor, Tensor)> {
+    let mut pairs = jvp_many(|x| Ok(vec![f(x)?]), x, v)?;
+    pairs.pop().ok_or_else(|| Error::invalid("jvp", "f", "without a result", "want one"))
+}
+
+/// [`jvp`] of a function with any number of results: each with its derivative.
+pub fn jvp_many(f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>, x: &[&Tensor], v: &[&Tensor]) -> Result<Vec<(Tensor, Tensor)>> {
     if x.len() != v.len() {
         return Err(Error::invalid("jvp", "v", format!("{} tangents", v.len()), format!("want {}, one an input", x.len())));
     }
@@ -72,16 +78,18 @@ pub fn jvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Ten
             x.with_tangents(tangents)
         })
         .collect();
-    let out = f(&duals)?;
-    let tangent = out.tangent(level.0).cloned();
-    let outer: Tangents = out.tangents().iter().filter(|(l, _)| *l < level.0).cloned().collect();
+    let results = f(&duals)?;
+    let number = level.0;
     drop(level);
-    let value = out.with_tangents(outer);
-    let tangent = match tangent {
-        Some(t) => t,
-        None => value.zeros_like()?,
-    };
-    Ok((value, tangent))
+    results
+        .into_iter()
+        .map(|out| {
+            let outer: Tangents = out.tangents().iter().filter(|(l, _)| *l < number).cloned().collect();
+            let value = out.with_tangents(outer);
+            let tangent = out.tangent(number).cloned().map_or_else(|| value.zeros_like(), Ok)?;
+            Ok((value, tangent))
+        })
+        .collect()
 }
 
 /// The gradient of the real scalar `f` at `x` and the product of its Hessian with `v`: forward over reverse, nothing

@@ -61,7 +61,11 @@ pub fn host_bytes<'a>(op: &crate::shape::error::OpName, buffer: &'a dyn Buffer) 
 
 /// The same, to write.
 pub fn host_bytes_mut<'a>(op: &crate::shape::error::OpName, buffer: &'a mut dyn Buffer) -> Result<&'a mut [u8]> {
-    buffer.host_mut().ok_or_else(|| foreign(op))
+    let foreign = || {
+        let want = "copy the tensor, or move it with to_device";
+        crate::shape::error::Error::invalid(op.clone(), "buffer", "memory that can't be written here", want)
+    };
+    buffer.host_mut().ok_or_else(foreign)
 }
 
 fn foreign(op: &crate::shape::error::OpName) -> crate::shape::error::Error {

@@ -29,6 +29,14 @@ impl Storage {
         }
     }
 
+    /// Memory that somebody else allocated, of a kind that the device's backend can use; it counts as allocated here until it
+    /// is dropped. Errors: [`OutOfMemory`](crate::Error::OutOfMemory) past the device's limit.
+    pub fn adopt(device: &Device, buffer: Box<dyn Buffer>) -> Result<Storage> {
+        let byte_len = buffer.byte_len();
+        device.count_alloc(byte_len as u64)?;
+        Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) })
+    }
+
     /// Where it lives.
     pub fn device(&self) -> &Device {
         &self.device

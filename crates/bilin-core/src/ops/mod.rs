@@ -19,7 +19,7 @@ pub(crate) use cast::{astype, contiguous};
 pub use contract::ProductOptions;
 pub use einsum::{EinsumPath, einsum, einsum_path, einsum_with};
 pub use index::{concat, stack};
-pub use product::{Axes, dot, inner, matmul, matvec, outer, tensordot, tensordot_with, vecdot, vecdot_axis, vecmat};
+pub use product::{Axes, dot, inner, matmul, matmul_with_vectors, matvec, outer, tensordot, tensordot_with, vecdot, vecdot_axis, vecmat};
 pub use reduce::Over;
 pub use registry::{Attrs, OpEntry, Sample, Values, entries, op_call, op_lookup, op_register, op_registry_all};
 pub use view::Index;

@@ -63,6 +63,8 @@ impl From<i32> for Axes {
 #[derive(Debug)]
 enum Form {
     Matmul,
+    /// Operands may be vectors: a row on the left, a column on the right, dropped from the result.
+    MatmulOfVectors,
     Dot,
     Inner,
     Outer,
@@ -155,6 +157,21 @@ impl Product {
                     return Ok((Spec::matrices(), plain));
                 }
                 Ok((self.batched(inputs, &[0, 2], &[2, 1], &[0, 1])?, plain))
+            }
+            Form::MatmulOfVectors => {
+                let at_least_1: RankRule = (|r| r >= 1, "at least 1");
+                self.ranks(inputs, [at_least_1; 2], "multiply with mul where one is a scalar")?;
+                self.same_len(inputs, rank(0) - 1, rank(1).saturating_sub(2), LAST_TWO)?;
+                let (rows, columns) = (rank(0) > 1, rank(1) > 1);
+                let lhs: &[u16] = if rows { &[0, 2] } else { &[2] };
+                let rhs: &[u16] = if columns { &[2, 1] } else { &[2] };
+                let out: &[u16] = match (rows, columns) {
+                    (true, true) => &[0, 1],
+                    (true, false) => &[0],
+                    (false, true) => &[1],
+                    (false, false) => &[],
+                };
+                Ok((self.batched(inputs, lhs, rhs, out)?, plain))
             }
             Form::Dot => {
                 let lhs = rank(0);
@@ -366,6 +383,13 @@ pub fn tensordot(lhs: &Tensor, rhs: &Tensor, axes: impl Into<Axes>) -> Result<Te
 /// [`tensordot`] with a result dtype or a precision.
 pub fn tensordot_with(lhs: &Tensor, rhs: &Tensor, axes: impl Into<Axes>, options: ProductOptions) -> Result<Tensor> {
     product(&TENSORDOT, Form::Tensordot(axes.into()), lhs, rhs, options)
+}
+
+/// [`matmul`] by NumPy's and the array API's rule of ranks: a vector on the left is a row, one on the right a column, and that
+/// axis is dropped from the result. Nothing is conjugated. Errors: `ShapeMismatch` for rank 0.
+pub fn matmul_with_vectors(lhs: &Tensor, rhs: &Tensor, options: ProductOptions) -> Result<Tensor> {
+    let form = if lhs.rank() > 1 && rhs.rank() > 1 { Form::Matmul } else { Form::MatmulOfVectors };
+    product(&MATMUL, form, lhs, rhs, options)
 }
 
 /// [`vecdot`] over another axis, counted from the end where negative.

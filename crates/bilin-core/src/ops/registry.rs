@@ -25,6 +25,11 @@ impl Attrs {
         Ok(Attrs { op, values })
     }
 
+    /// From names and texts.
+    pub fn from_pairs<'a>(op: &'static str, pairs: impl IntoIterator<Item = (&'a str, String)>) -> Attrs {
+        Attrs { op, values: pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }
+    }
+
     fn wrong(&self, name: &'static str, want: &str) -> Error {
         let got = self.values.get(name).map_or("missing", String::as_str);
         Error::invalid(self.op, name, got, want)

@@ -1,0 +1,108 @@
+//! The extension module of the Python package `bilin`: arguments are converted here, everything else is the engine's.
+
+mod autograd;
+mod convert;
+mod device;
+mod dtype;
+mod error;
+mod index;
+mod memory;
+mod numbers;
+mod operators;
+mod ops;
+mod products;
+mod tensor;
+
+use bilin::DType;
+use pyo3::prelude::*;
+
+use crate::convert::{asarray as as_tensor, device as parse_device};
+use crate::dtype::{PyDType, parse, parse_optional};
+
+/// Anything array-like as a tensor.
+#[pyfunction]
+#[pyo3(signature = (obj, /, *, dtype=None, device=None, copy=None))]
+fn asarray(
+    obj: &Bound<'_, PyAny>,
+    dtype: Option<&Bound<'_, PyAny>>,
+    device: Option<&Bound<'_, PyAny>>,
+    copy: Option<&Bound<'_, PyAny>>,
+) -> PyResult<tensor::PyTensor> {
+    let copy = copy.filter(|c| !c.is_none()).map(|c| numbers::flag(c, "asarray", "copy")).transpose()?;
+    let on = device.filter(|d| !d.is_none()).map(|d| parse_device(Some(d), "asarray")).transpose()?;
+    as_tensor(obj, parse_optional(dtype, "asarray", "dtype")?, on.as_ref(), copy, "asarray").map(tensor::PyTensor)
+}
+
+/// The dtype of a name.
+#[pyfunction]
+#[pyo3(name = "_dtype", signature = (obj, /))]
+fn dtype_of(obj: &Bound<'_, PyAny>) -> PyResult<PyDType> {
+    parse(obj, "dtype", "obj").map(PyDType)
+}
+
+#[pymodule(gil_used = false)]
+fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    for d in DType::ALL {
+        m.add(d.name(), PyDType(d))?;
+    }
+    m.add_class::<tensor::PyTensor>()?;
+    m.add_class::<PyDType>()?;
+    m.add_class::<ops::PyOp>()?;
+    m.add_class::<ops::PyOpSchema>()?;
+    m.add_class::<ops::PyRng>()?;
+    m.add_class::<autograd::PyNode>()?;
+    m.add_class::<autograd::PyHook>()?;
+    m.add_class::<device::PySgd>()?;
+    m.add_class::<device::PyAdamW>()?;
+    macro_rules! functions {
+        ($($f:path),* $(,)?) => { $(m.add_function(wrap_pyfunction!($f, m)?)?;)* };
+    }
+    functions![
+        asarray,
+        dtype_of,
+        tensor::rebuild,
+        tensor::stack,
+        operators::where_,
+        products::matmul,
+        products::dot,
+        products::inner,
+        products::outer,
+        products::vdot,
+        products::vecdot,
+        products::matvec,
+        products::vecmat,
+        products::tensordot,
+        products::einsum,
+        products::einsum_path,
+        products::result_type,
+        ops::all_ops,
+        ops::lookup,
+        ops::registry_all,
+        ops::hash,
+        ops::full,
+        ops::eye,
+        ops::sequence,
+        autograd::grad,
+        autograd::jvp,
+        autograd::variable,
+        autograd::depends_on_others,
+        autograd::without_history,
+        autograd::set_grad_enabled,
+        autograd::is_grad_enabled,
+        autograd::set_autocast,
+        autograd::is_autocast_enabled,
+        autograd::gradcheck,
+        device::devices,
+        device::memory_stats,
+        device::reset_peak_memory_stats,
+        device::set_memory_limit,
+        device::set_num_threads,
+        device::get_num_threads,
+        device::use_deterministic_algorithms,
+        device::are_deterministic_algorithms_enabled,
+        device::load,
+        device::save,
+    ];
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! Products by NumPy's rules of ranks.
+
+use bilin::{Axes, DType, Precision, ProductOptions, Tensor};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use crate::convert::{pair, promoted};
+use crate::dtype::parse_optional;
+use crate::error::{OrRaise, invalid, wrong_type};
+use crate::numbers::{int, ints};
+use crate::tensor::{PyTensor, busy};
+
+type Obj<'a, 'py> = &'a Bound<'py, PyAny>;
+
+fn options(out_dtype: Option<Obj<'_, '_>>, precision: Option<Obj<'_, '_>>, func: &str) -> PyResult<ProductOptions> {
+    let mut options = ProductOptions::default();
+    if let Some(d) = parse_optional(out_dtype, func, "out_dtype")? {
+        options = options.out_dtype(d);
+    }
+    if let Some(p) = precision.filter(|p| !p.is_none()) {
+        let name: String = p.extract().map_err(|_| wrong_type(func, "precision", p, "'ieee', 'tf32' or 'bf16x3'"))?;
+        options = options.precision(match name.as_str() {
+            "ieee" => Precision::Ieee,
+            "tf32" => Precision::Tf32,
+            "bf16x3" => Precision::Bf16x3,
+            _ => return Err(invalid(func, "precision", name, "want 'ieee', 'tf32' or 'bf16x3'")),
+        });
+    }
+    Ok(options)
+}
+
+fn elements(a: &Tensor, b: &Tensor) -> usize {
+    a.numel().max(b.numel())
+}
+
+/// `lhs @ rhs`.
+pub fn matmul_of(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>, func: &str) -> PyResult<Tensor> {
+    let (a, b) = pair(lhs, rhs, func, ["lhs", "rhs"])?;
+    busy(lhs.py(), elements(&a, &b), || bilin::ops::matmul_with_vectors(&a, &b, ProductOptions::default())).or_raise()
+}
+
+/// Matrix product of the last two axes over a batch that broadcasts; a vector is a row on the left and a column on the right.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /, *, out_dtype=None, precision=None))]
+pub fn matmul(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>, out_dtype: Option<Obj<'_, '_>>, precision: Option<Obj<'_, '_>>) -> PyResult<PyTensor> {
+    if out_dtype.is_none() && precision.is_none() {
+        return matmul_of(lhs, rhs, "matmul").map(PyTensor);
+    }
+    let (a, b) = pair(lhs, rhs, "matmul", ["lhs", "rhs"])?;
+    let options = options(out_dtype, precision, "matmul")?;
+    busy(lhs.py(), elements(&a, &b), || bilin::ops::matmul_with_vectors(&a, &b, options)).or_raise().map(PyTensor)
+}
+
+/// NumPy's `dot`: vectors and matrices as expected, numbers multiply, else the last axis of lhs with the second-last of rhs.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /))]
+pub fn dot(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "dot", ["lhs", "rhs"])?;
+    busy(lhs.py(), elements(&a, &b), || match (a.rank(), b.rank()) {
+        (0, _) | (_, 0) => a.mul(&b),
+        (1, 1) | (2, 2) => a.dot(&b),
+        (_, 1) => bilin::tensordot(&a, &b, Axes::pairs([-1], [0])),
+        _ => bilin::tensordot(&a, &b, Axes::pairs([-1], [-2])),
+    })
+    .or_raise()
+    .map(PyTensor)
+}
+
+/// Sum over the last axes; numbers multiply.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /))]
+pub fn inner(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "inner", ["lhs", "rhs"])?;
+    busy(lhs.py(), elements(&a, &b), || if a.rank() == 0 || b.rank() == 0 { a.mul(&b) } else { a.inner(&b) }).or_raise().map(PyTensor)
+}
+
+/// `lhs[i]·rhs[j]` of the flattened operands.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /))]
+pub fn outer(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "outer", ["lhs", "rhs"])?;
+    busy(lhs.py(), elements(&a, &b), || a.reshape([a.numel()])?.outer(&b.reshape([b.numel()])?)).or_raise().map(PyTensor)
+}
+
+/// Sum of products of the flattened operands, lhs conjugated.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /))]
+pub fn vdot(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "vdot", ["lhs", "rhs"])?;
+    busy(lhs.py(), elements(&a, &b), || a.reshape([a.numel()])?.vecdot(&b.reshape([b.numel()])?)).or_raise().map(PyTensor)
+}
+
+/// Sum over `axis`, lhs conjugated, over a batch that broadcasts.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /, *, axis=None))]
+pub fn vecdot(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>, axis: Option<Obj<'_, '_>>) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "vecdot", ["lhs", "rhs"])?;
+    let axis = axis.map(|a| int(a, "vecdot", "axis")).transpose()?.unwrap_or(-1);
+    busy(lhs.py(), elements(&a, &b), || bilin::ops::vecdot_axis(&a, &b, axis)).or_raise().map(PyTensor)
+}
+
+/// (…,M,K)·(…,K) → (…,M).
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /))]
+pub fn matvec(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "matvec", ["lhs", "rhs"])?;
+    busy(lhs.py(), elements(&a, &b), || a.matvec(&b)).or_raise().map(PyTensor)
+}
+
+/// (…,K)·(…,K,N) → (…,N), lhs conjugated.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /))]
+pub fn vecmat(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "vecmat", ["lhs", "rhs"])?;
+    busy(lhs.py(), elements(&a, &b), || a.vecmat(&b)).or_raise().map(PyTensor)
+}
+
+fn axes_of(axes: Obj<'_, '_>) -> PyResult<Axes> {
+    if axes.is_instance_of::<PyTuple>() || axes.is_instance_of::<PyList>() {
+        if axes.len()? != 2 {
+            return Err(invalid("tensordot", "axes", axes.str()?, "want a count or a pair of axis lists"));
+        }
+        return Ok(Axes::Pairs(ints(&axes.get_item(0)?, "tensordot", "axes")?, ints(&axes.get_item(1)?, "tensordot", "axes")?));
+    }
+    Ok(Axes::Count(int(axes, "tensordot", "axes")?))
+}
+
+/// Sum over a count of axes, or over pairs of axes.
+#[pyfunction]
+#[pyo3(signature = (lhs, rhs, /, axes=None, *, out_dtype=None, precision=None))]
+pub fn tensordot(
+    lhs: Obj<'_, '_>,
+    rhs: Obj<'_, '_>,
+    axes: Option<Obj<'_, '_>>,
+    out_dtype: Option<Obj<'_, '_>>,
+    precision: Option<Obj<'_, '_>>,
+) -> PyResult<PyTensor> {
+    let (a, b) = pair(lhs, rhs, "tensordot", ["lhs", "rhs"])?;
+    let axes = axes.map(axes_of).transpose()?.unwrap_or(Axes::Count(2));
+    let options = options(out_dtype, precision, "tensordot")?;
+    busy(lhs.py(), elements(&a, &b), || bilin::tensordot_with(&a, &b, axes, options)).or_raise().map(PyTensor)
+}
+
+fn einsum_operands(subscripts: Obj<'_, '_>, operands: &Bound<'_, PyTuple>, func: &str) -> PyResult<(String, Vec<Tensor>)> {
+    let text = subscripts.extract().map_err(|_| wrong_type(func, "subscripts", subscripts, "text such as 'ij,jk->ik'"))?;
+    let items: Vec<Bound<'_, PyAny>> = operands.iter().collect();
+    if items.is_empty() {
+        return Err(invalid(func, "operands", "missing", "want at least one"));
+    }
+    Ok((text, promoted(&items.iter().map(|o| (o, "operands")).collect::<Vec<_>>(), func)?))
+}
+
+/// Sums of products by subscripts; the order of contraction is always the cheapest that is found.
+#[pyfunction]
+#[pyo3(signature = (subscripts, /, *operands, out_dtype=None, precision=None))]
+pub fn einsum(
+    subscripts: Obj<'_, '_>,
+    operands: &Bound<'_, PyTuple>,
+    out_dtype: Option<Obj<'_, '_>>,
+    precision: Option<Obj<'_, '_>>,
+) -> PyResult<PyTensor> {
+    let (text, all) = einsum_operands(subscripts, operands, "einsum")?;
+    let options = options(out_dtype, precision, "einsum")?;
+    let most = all.iter().map(Tensor::numel).max().unwrap_or(0);
+    busy(subscripts.py(), most, || bilin::einsum_with(&text, &all.iter().collect::<Vec<_>>(), options)).or_raise().map(PyTensor)
+}
+
+/// Steps, FLOPs, elements.
+type PathParts = (Vec<(usize, usize)>, u128, u128);
+
+/// Steps, FLOPs and peak elements of the path that `einsum` takes.
+#[pyfunction]
+#[pyo3(name = "_einsum_path", signature = (subscripts, /, *operands))]
+pub fn einsum_path(subscripts: Obj<'_, '_>, operands: &Bound<'_, PyTuple>) -> PyResult<PathParts> {
+    let (text, all) = einsum_operands(subscripts, operands, "einsum_path")?;
+    let path = bilin::einsum_path(&text, &all.iter().collect::<Vec<_>>()).or_raise()?;
+    Ok((path.steps, path.flops, path.peak_elements))
+}
+
+/// The dtype that the operands of a product share.
+#[pyfunction]
+#[pyo3(signature = (*operands))]
+pub fn result_type(operands: &Bound<'_, PyTuple>) -> PyResult<crate::dtype::PyDType> {
+    let mut common: Option<DType> = None;
+    for o in operands.iter() {
+        let dtype = match o.cast::<PyTensor>() {
+            Ok(t) => t.get().0.dtype(),
+            Err(_) => match crate::dtype::parse(&o, "result_type", "operands") {
+                Ok(d) => d,
+                Err(_) => crate::convert::tensor(&o, "result_type", "operands")?.dtype(),
+            },
+        };
+        common = Some(match common {
+            None => dtype,
+            Some(so_far) => crate::dtype::promote(so_far, dtype).ok_or_else(|| {
+                crate::error::new("DtypeMismatch", format!("result_type: dtypes ({so_far}, {dtype}) don't fit; convert one with astype"))
+            })?,
+        });
+    }
+    common.map(crate::dtype::PyDType).ok_or_else(|| invalid("result_type", "operands", "missing", "want at least one"))
+}

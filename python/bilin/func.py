@@ -1,0 +1,307 @@
+"""Derivatives of functions in JAX's style, over nested tuples, lists and dicts. They nest."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+from . import _bilin
+from ._bilin import Tensor, asarray, stack
+from ._modes import enable_grad
+
+__all__ = ["grad", "value_and_grad", "vjp", "jvp", "hvp", "jacrev", "jacfwd", "hessian"]
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Any:
+    if isinstance(tree, dict):
+        return {key: _flatten(tree[key], leaves) for key in tree}
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*[_flatten(t, leaves) for t in tree])
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_flatten(t, leaves) for t in tree)
+    leaves.append(tree)
+    return len(leaves) - 1
+
+
+def _map(spec: Any, f: Callable[[int], Any]) -> Any:
+    if isinstance(spec, dict):
+        return {key: _map(s, f) for key, s in spec.items()}
+    if isinstance(spec, tuple) and hasattr(spec, "_fields"):
+        return type(spec)(*[_map(s, f) for s in spec])
+    if isinstance(spec, (tuple, list)):
+        return type(spec)(_map(s, f) for s in spec)
+    return f(spec)
+
+
+def _leaves(tree: Any, name: str, arg: str) -> tuple[list[Tensor], Any]:
+    found: list[Any] = []
+    spec = _flatten(tree, found)
+    leaves = []
+    for x in found:
+        try:
+            leaves.append(x if isinstance(x, Tensor) else asarray(x))
+        except TypeError as error:
+            raise TypeError(f"{name}: {arg} holds a {type(x).__name__}; want tensors, arrays or numbers") from error
+    return leaves, spec
+
+
+def _results(tree: Any, name: str) -> tuple[list[Tensor], Any]:
+    found: list[Any] = []
+    spec = _flatten(tree, found)
+    for x in found:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}: the function gave a {type(x).__name__}; want tensors")
+    return found, spec
+
+
+def _function(f: Any, name: str) -> None:
+    if not callable(f):
+        raise TypeError(f"{name}: f is {f!r}; want a function")
+
+
+class _Pull:
+    """A function run at variables of its own, and its gradients for cotangents."""
+
+    def __init__(self, f: Callable[..., Any], args: Sequence[Any], name: str, has_aux: bool) -> None:
+        self.name = name
+        leaves, self.spec = _leaves(tuple(args), name, "an input")
+        self.inputs = leaves
+        for x in leaves:
+            if x.dtype.kind not in ("float", "complex"):
+                raise TypeError(f"{name}: an input has dtype {x.dtype}; only floating and complex tensors have gradients")
+        with enable_grad():
+            self.variables = [_bilin._variable(x) for x in leaves]
+            out = f(*_map(self.spec, lambda i: self.variables[i]))
+        self.aux = None
+        if has_aux:
+            if not (isinstance(out, tuple) and len(out) == 2):
+                raise TypeError(f"{name}: the function gave no pair; with has_aux want (value, aux)")
+            out, self.aux = out
+        self.outs, self.out_spec = _results(out, name)
+        # Others who differentiate through here need a record, nobody else does.
+        self.recorded = _bilin.is_grad_enabled() and _bilin._depends_on_others(self.outs, self.variables)
+        self._want(False)
+
+    def _want(self, on: bool) -> None:
+        """Variables want gradients only while they are asked for: a transform around this one doesn't see them."""
+        for v in self.variables:
+            if v.is_leaf:
+                v.requires_grad_(on)
+
+    def value(self) -> Any:
+        return _map(self.out_spec, lambda i: self.outs[i] if self.recorded else _shown(self.outs[i]))
+
+    def gradients(self, cotangents: Sequence[Tensor], keep: bool) -> Any:
+        self._want(True)
+        live = [(o, g) for o, g in zip(self.outs, cotangents) if o.requires_grad]
+        found: list[Any] = [None] * len(self.variables)
+        if live:
+            found = _bilin.grad(
+                [o for o, _ in live],
+                self.variables,
+                [g for _, g in live],
+                retain_graph=keep or self.recorded,
+                create_graph=self.recorded,
+                allow_unused=True,
+            )
+        self._want(False)
+        full = [g if g is not None else _zeros(x) for g, x in zip(found, self.inputs)]
+        return _map(self.spec, lambda i: full[i])
+
+
+def _shown(x: Tensor) -> Tensor:
+    return _bilin._without_history(x)
+
+
+def _zeros(x: Tensor) -> Tensor:
+    return _bilin._full("zeros", x.shape, 0, x.dtype, x.device)
+
+
+def _ones(x: Tensor) -> Tensor:
+    return _bilin._full("ones", x.shape, 1, x.dtype, x.device)
+
+
+def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that gives the value of the real scalar ``f`` and its gradient by the arguments in ``argnums``."""
+    return _value_and_grad(f, argnums, has_aux, "value_and_grad")
+
+
+def _value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, name: str) -> Callable[..., Any]:
+    _function(f, name)
+    single = isinstance(argnums, int)
+    chosen = [argnums] if single else list(argnums)  # type: ignore[arg-type, list-item]
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            places = [range(len(args))[n] for n in chosen]
+        except (IndexError, TypeError):
+            raise _error("InvalidArgument", f"{name}: argnums is {argnums}; the function got {len(args)} arguments") from None
+
+        def inner(*picked: Any) -> Any:
+            whole = list(args)
+            for n, x in zip(places, picked):
+                whole[n] = x
+            return f(*whole, **kwargs)
+
+        pull = _Pull(inner, [args[n] for n in places], name, has_aux)
+        if len(pull.outs) != 1 or pull.outs[0].shape != () or pull.outs[0].dtype.kind != "float":
+            got = ", ".join(f"{o.shape} of {o.dtype}" for o in pull.outs)
+            raise _error("InvalidArgument", f"{name}: the function's result is {got}; want one real scalar")
+        grads = pull.gradients([_ones(pull.outs[0])], keep=False)
+        value = pull.value()
+        return ((value, pull.aux) if has_aux else value), (grads[0] if single else grads)
+
+    return wrapped
+
+
+def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that gives the gradient of the real scalar ``f`` by the arguments in ``argnums``."""
+    both = _value_and_grad(f, argnums, has_aux, "grad")
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, grads = both(*args, **kwargs)
+        return (grads, value[1]) if has_aux else grads
+
+    return wrapped
+
+
+def _error(kind: str, text: str) -> Exception:
+    from . import errors
+
+    error: Exception = getattr(errors, kind)(text)
+    return error
+
+
+def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """The value of ``f`` and a function from a cotangent to the gradients of the primals; it may be called again."""
+    _function(f, "vjp")
+    pull = _Pull(f, primals, "vjp", has_aux)
+
+    def pullback(cotangent: Any) -> Any:
+        cotangents, spec = _leaves(cotangent, "vjp", "the cotangent")
+        if spec != pull.out_spec:
+            raise _error("InvalidArgument", "vjp: the cotangent is nested otherwise than the result; want the same nesting")
+        return pull.gradients(cotangents, keep=True)
+
+    return (pull.value(), pullback, pull.aux) if has_aux else (pull.value(), pullback)
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    """The value of ``f`` at ``primals`` and its derivative along ``tangents``, in one pass."""
+    _function(f, "jvp")
+    return _jvp(f, primals, tangents, "jvp")
+
+
+def _jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], name: str) -> Any:
+    for arg, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, (tuple, list)):
+            raise TypeError(f"{name}: {arg} is of type {type(given).__name__}; want a tuple of arguments")
+    x, spec = _leaves(tuple(primals), name, "primals")
+    v, other = _leaves(tuple(tangents), name, "tangents")
+    if spec != other:
+        raise _error("InvalidArgument", f"{name}: tangents are nested otherwise than primals; want the same nesting")
+    v = [t if t.dtype == p.dtype else t.astype(p.dtype) for t, p in zip(v, x)]
+    shape: list[Any] = []
+
+    def run(duals: list[Tensor]) -> list[Tensor]:
+        outs, out_spec = _results(f(*_map(spec, lambda i: duals[i])), name)
+        shape.append(out_spec)
+        return outs
+
+    pairs = _bilin._jvp(run, x, v)
+    return _map(shape[0], lambda i: pairs[i][0]), _map(shape[0], lambda i: pairs[i][1])
+
+
+def hvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    """The product of the Hessian of the real scalar ``f`` at ``primals`` with ``tangents``, forward over reverse."""
+    _function(f, "hvp")
+    if not isinstance(primals, (tuple, list)):
+        raise TypeError(f"hvp: primals is of type {type(primals).__name__}; want a tuple of arguments")
+    gradient = _value_and_grad(f, tuple(range(len(primals))), False, "hvp")
+    products = _jvp(lambda *x: gradient(*x)[1], primals, tangents, "hvp")[1]
+    return products[0] if len(primals) == 1 else products
+
+
+def _basis(x: Tensor) -> list[Tensor]:
+    rows = _bilin._eye(x.size, x.dtype, x.device)
+    return [rows[i].reshape(x.shape) for i in range(x.size)]
+
+
+def _one_argument(f: Callable[..., Any], argnums: int, args: tuple[Any, ...], name: str) -> tuple[Callable[..., Any], Any]:
+    try:
+        place = range(len(args))[argnums]
+    except (IndexError, TypeError):
+        raise _error("InvalidArgument", f"{name}: argnums is {argnums}; the function got {len(args)} arguments") from None
+    return (lambda x: f(*args[:place], x, *args[place + 1 :])), args[place]
+
+
+def jacrev(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """A function that gives the Jacobian of ``f`` by rows: shape f(x).shape + x.shape for each result and input."""
+    _function(f, "jacrev")
+
+    def wrapped(*args: Any) -> Any:
+        single, x = _one_argument(f, argnums, args, "jacrev")
+        pull = _Pull(single, [x], "jacrev", False)
+
+        def of(which: int) -> Any:
+            out = pull.outs[which]
+            rows = []
+            for g in _basis(out):
+                cotangents = [g if i == which else _zeros(o) for i, o in enumerate(pull.outs)]
+                rows.append([_conj(r) for r in _results(pull.gradients(cotangents, keep=True)[0], "jacrev")[0]])
+            spec = _map(pull.spec[0], lambda i: i)
+
+            def join(i: int) -> Tensor:
+                x = pull.inputs[i]
+                if not rows:
+                    return _bilin._full("zeros", out.shape + x.shape, 0, x.dtype, x.device)
+                return stack([r[i] for r in rows]).reshape(out.shape + x.shape)
+
+            return _map(spec, join)
+
+        return _map(pull.out_spec, of)
+
+    return wrapped
+
+
+def _conj(x: Tensor) -> Tensor:
+    return x.conj() if x.dtype.kind == "complex" else x
+
+
+def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """``jacrev`` by columns, in forward mode."""
+    _function(f, "jacfwd")
+
+    def wrapped(*args: Any) -> Any:
+        single, x = _one_argument(f, argnums, args, "jacfwd")
+        inputs, spec = _leaves(x, "jacfwd", "an input")
+        columns: list[list[list[Tensor]]] = []
+        out_spec: Any = None
+        values: list[Tensor] = []
+        for i, leaf in enumerate(inputs):
+            columns.append([])
+            for v in _basis(leaf):
+                tangent = _map(spec, lambda j: v if j == i else _zeros(inputs[j]))
+                value, out = _jvp(single, (_map(spec, lambda j: inputs[j]),), (tangent,), "jacfwd")
+                values, out_spec = _results(value, "jacfwd")
+                columns[i].append(_results(out, "jacfwd")[0])
+        if out_spec is None:
+            values, out_spec = _results(single(x), "jacfwd")
+
+        def of(which: int) -> Any:
+            def join(i: int) -> Tensor:
+                shape = values[which].shape + inputs[i].shape
+                if not columns[i]:
+                    return _bilin._full("zeros", shape, 0, values[which].dtype, values[which].device)
+                return stack([c[which] for c in columns[i]], axis=-1).reshape(shape)
+
+            return _map(spec, join)
+
+        return _map(out_spec, of)
+
+    return wrapped
+
+
+def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """The second derivative of the real scalar ``f``: forward over reverse."""
+    _function(f, "hessian")
+    return jacfwd(jacrev(f, argnums), argnums)

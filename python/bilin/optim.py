@@ -1,0 +1,5 @@
+"""Optimisers."""
+
+from ._bilin import SGD, AdamW
+
+__all__ = ["SGD", "AdamW"]
