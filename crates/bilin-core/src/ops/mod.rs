@@ -7,6 +7,7 @@ mod einsum;
 mod elementwise;
 mod in_place;
 mod index;
+mod layer_norm;
 mod product;
 mod reduce;
 mod registry;
@@ -32,6 +33,7 @@ static ENTRIES: &[&[OpEntry]] = &[
     elementwise::ENTRIES,
     reduce::ENTRIES,
     softmax::ENTRIES,
+    layer_norm::ENTRIES,
     index::ENTRIES,
     cast::ENTRIES,
 ];
