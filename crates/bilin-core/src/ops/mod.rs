@@ -11,6 +11,7 @@ mod layer_norm;
 mod product;
 mod reduce;
 mod registry;
+mod select;
 mod softmax;
 mod view;
 
@@ -31,6 +32,7 @@ static ENTRIES: &[&[OpEntry]] = &[
     einsum::ENTRIES,
     view::ENTRIES,
     elementwise::ENTRIES,
+    select::ENTRIES,
     reduce::ENTRIES,
     softmax::ENTRIES,
     layer_norm::ENTRIES,
