@@ -459,7 +459,7 @@ def _namespace(self: Tensor, /, *, api_version: str | None = None) -> _Any:
 
 Tensor.__array_namespace__ = _namespace  # type: ignore[method-assign]
 
-from . import amp, autograd, func, linalg, optim  # noqa: E402
+from . import amp, autograd, func, linalg, optim, profiler  # noqa: E402
 
 # A child of fork has none of the parent's threads: it starts with one of its own, until set_num_threads says otherwise.
 if hasattr(_os, "register_at_fork"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from . import _bilin
-from ._bilin import is_autocast_enabled
+from ._bilin import GradScaler, autocast_dtype, is_autocast_enabled
 from ._modes import _Scope
 
-__all__ = ["autocast", "is_autocast_enabled"]
+__all__ = ["GradScaler", "autocast", "autocast_dtype", "is_autocast_enabled"]
 
 
 class autocast(_Scope):

@@ -1,16 +1,20 @@
 //! The extension module of the Python package `bilin`: arguments are converted here, everything else is the engine's.
 
+mod amp;
 mod autograd;
 mod convert;
 mod device;
 mod dtype;
 mod error;
+mod function;
 mod index;
 mod memory;
 mod numbers;
 mod operators;
 mod ops;
+mod optim;
 mod products;
+mod profiler;
 mod tensor;
 
 use bilin::DType;
@@ -53,8 +57,10 @@ fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<ops::PyRng>()?;
     m.add_class::<autograd::PyNode>()?;
     m.add_class::<autograd::PyHook>()?;
-    m.add_class::<device::PySgd>()?;
-    m.add_class::<device::PyAdamW>()?;
+    m.add_class::<autograd::PyPicture>()?;
+    m.add_class::<optim::PySgd>()?;
+    m.add_class::<optim::PyAdamW>()?;
+    m.add_class::<amp::PyGradScaler>()?;
     macro_rules! functions {
         ($($f:path),* $(,)?) => { $(m.add_function(wrap_pyfunction!($f, m)?)?;)* };
     }
@@ -90,9 +96,20 @@ fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
         autograd::without_history,
         autograd::set_grad_enabled,
         autograd::is_grad_enabled,
-        autograd::set_autocast,
-        autograd::is_autocast_enabled,
+        autograd::backward,
+        autograd::set_detect_anomaly,
+        autograd::is_detecting_anomaly,
         autograd::gradcheck,
+        function::apply_function,
+        function::checkpoint,
+        amp::set_autocast,
+        amp::is_autocast_enabled,
+        amp::autocast_dtype,
+        optim::clip_grad_norm,
+        profiler::profile_begin,
+        profiler::profile_end,
+        profiler::scope_begin,
+        profiler::scope_end,
         device::devices,
         device::memory_stats,
         device::reset_peak_memory_stats,

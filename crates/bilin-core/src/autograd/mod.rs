@@ -10,7 +10,7 @@ mod tensor;
 mod transforms;
 mod variable;
 
-pub use crate::schema::modes::detect_anomaly;
+pub use crate::schema::modes::{detect_anomaly, is_detecting_anomaly};
 pub use check::{GradcheckOptions, gradcheck, gradgradcheck};
 pub use checkpoint::{checkpoint, checkpoint_with_rng};
 pub use forward::{jvp, jvp_many};

@@ -475,7 +475,8 @@ impl Node {
         }
         let _mode = modes::set_grad_enabled(records);
         let need: SmallVec<[Option<DType>; 2]> = self.inputs().iter().map(|i| i.slot().map(GradSlot::grad_dtype)).collect();
-        run_vjp(self, &[Some(g.clone())], &need)
+        let cotangents: SmallVec<[Option<Tensor>; 2]> = (0..self.0.outputs.len()).map(|i| (i == 0).then(|| g.clone())).collect();
+        run_vjp(self, &cotangents, &need)
     }
 
     /// The gradients of the operands for the cotangent `g`; `None` where none is needed. Nothing is released.

@@ -7,9 +7,11 @@ mod einsum;
 mod elementwise;
 mod in_place;
 mod index;
+mod layer_norm;
 mod product;
 mod reduce;
 mod registry;
+mod select;
 mod softmax;
 mod view;
 
@@ -30,8 +32,10 @@ static ENTRIES: &[&[OpEntry]] = &[
     einsum::ENTRIES,
     view::ENTRIES,
     elementwise::ENTRIES,
+    select::ENTRIES,
     reduce::ENTRIES,
     softmax::ENTRIES,
+    layer_norm::ENTRIES,
     index::ENTRIES,
     cast::ENTRIES,
 ];
