@@ -91,9 +91,9 @@ class EinsumPath(_NamedTuple):
     peak_elements: int
 
 
-def einsum_path(subscripts: str, *operands: _Any) -> EinsumPath:
-    """The path that ``einsum`` takes."""
-    return EinsumPath(*_bilin._einsum_path(subscripts, *operands))
+def einsum_path(*operands: _Any) -> EinsumPath:
+    """The path that ``einsum`` takes for the same operands."""
+    return EinsumPath(*_bilin._einsum_path(*operands))
 
 
 def from_dlpack(x: _Any, /, *, device: _Any = None, copy: _bool | None = None) -> Tensor:
