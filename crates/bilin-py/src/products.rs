@@ -174,7 +174,9 @@ fn einsum_operands(args: &Bound<'_, PyTuple>, func: &str) -> PyResult<(String, V
     let items: Vec<Bound<'_, PyAny>> = args.iter().collect();
     let (text, operands) = match items.split_first() {
         None => return Err(invalid(func, "subscripts", "missing", "want text such as 'ij,jk->ik'")),
-        Some((first, rest)) if first.is_instance_of::<pyo3::types::PyString>() => (first.extract()?, rest.to_vec()),
+        Some((first, rest)) if first.is_instance_of::<pyo3::types::PyString>() => {
+            (first.cast::<pyo3::types::PyString>()?.to_string_lossy().into_owned(), rest.to_vec())
+        }
         Some((first, [])) => return Err(wrong_type(func, "subscripts", first, "text such as 'ij,jk->ik'")),
         Some(_) => (from_lists(&items, func)?, items.chunks_exact(2).map(|pair| pair[0].clone()).collect()),
     };
