@@ -85,7 +85,8 @@ impl Layer {
         let leaves: Vec<Tensor> = at.iter().map(|t| t.detach().requires_grad_(true)).collect::<Result<_>>()?;
         let before = device.memory_stats().current_bytes;
         let loss = f(&leaves)?;
-        let bytes = device.memory_stats().current_bytes - before;
+        // Others who use the device meanwhile are counted too.
+        let bytes = device.memory_stats().current_bytes.saturating_sub(before);
         let grads = autograd::grad(&[&loss], &leaves.iter().collect::<Vec<_>>(), GradOptions::default())?;
         Ok((flat(&grads.into_iter().flatten().collect::<Vec<_>>())?, bytes))
     }
