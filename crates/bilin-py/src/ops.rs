@@ -52,6 +52,9 @@ fn text(op: &str, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Strin
     if name.ends_with("dtype") {
         return Ok(Some(crate::dtype::parse(value, op, name)?.name().to_owned()));
     }
+    if name == "eps" {
+        return Ok(Some(value.extract::<f64>()?.to_string()));
+    }
     let all = crate::numbers::ints(value, op, name)?;
     Ok(Some(all.iter().map(isize::to_string).collect::<Vec<_>>().join(",")))
 }

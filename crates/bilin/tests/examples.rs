@@ -4,6 +4,12 @@
 
 #[path = "../examples/digits/main.rs"]
 mod digits;
+#[path = "../examples/equilibrium/main.rs"]
+mod equilibrium;
+#[path = "../examples/maml/main.rs"]
+mod maml;
+#[path = "../examples/newton/main.rs"]
+mod newton;
 #[path = "../examples/ridge/main.rs"]
 mod ridge;
 
@@ -181,7 +187,7 @@ fn missing_and_damaged_data_are_status_1() {
 
 #[test]
 fn ridge_derivatives_are_the_closed_forms() {
-    let table = ridge::problem::load(Path::new(ridge::DATA)).unwrap();
+    let table = ridge::cancer::load(Path::new(ridge::cancer::DATA)).unwrap();
     assert_eq!(table.y.len(), 569);
     let problem = ridge::problem::Problem::new(&table, ridge::SEED).unwrap();
     let device = Device::cpu();
@@ -203,4 +209,55 @@ fn the_ridge_program_prints_its_tables() {
     ridge::run(&[], &mut out).unwrap();
     let out = String::from_utf8(out).unwrap();
     assert!(out.contains("Newton") && out.contains("worst relative difference") && out.contains("least validation loss"), "{out}");
+}
+
+#[test]
+fn newton_steps_by_hessian_products_end_where_an_explicit_hessian_does() {
+    let table = newton::cancer::load(Path::new(newton::cancer::DATA)).unwrap();
+    let [training, held_back] = table.split(newton::SEED).unwrap();
+    let logistic = newton::logistic::Logistic::new(&training, newton::PENALTY, &Device::cpu()).unwrap();
+    let fit = newton::solve::newton(&logistic).unwrap();
+    assert!(fit.converged && fit.steps.windows(2).all(|w| w[1].loss <= w[0].loss + 1e-15));
+    let found = newton::compare(&logistic, &newton::closed::Explicit::new(&training, newton::PENALTY), &fit).unwrap();
+    let worst = newton::verdict(&found, newton::TOLERANCE).unwrap();
+    assert!(found.gradient > 0.0 && found.product > 0.0, "two ways of computing agree to the last bit: is it one way?");
+    assert_eq!(newton::verdict(&found, worst / 2.0).unwrap_err().status(), 1);
+    assert!(newton::logistic::right(&fit.parameters, &held_back) * 100 >= held_back.y.len() * 95);
+    let mut out = Vec::new();
+    newton::run(&[], &mut out).unwrap();
+    assert!(String::from_utf8(out).unwrap().contains("Hessian-vector products, no Hessian"));
+    assert_eq!(newton::run(&words("--penalty 0"), &mut Vec::new()).unwrap_err().status(), 2);
+}
+
+#[test]
+fn gradients_of_a_fixed_point_are_those_of_the_closed_form() {
+    // A device whose memory no other test counts.
+    let device = Device::new("own", Box::new(bilin::exec::reference::ReferenceBackend));
+    let layer = equilibrium::layer::Layer::new(16, equilibrium::SEED, &device).unwrap();
+    let answers = equilibrium::layer::answers(&layer).unwrap();
+    equilibrium::verdict(&answers, equilibrium::TOLERANCE, equilibrium::SECOND_TOLERANCE).unwrap();
+    assert!(answers.implicit > 0.0 && answers.second > 0.0, "two ways of computing agree to the last bit: is it one way?");
+    assert_eq!(equilibrium::verdict(&answers, answers.implicit / 2.0, 1.0).unwrap_err().status(), 1);
+    // Cut short, the iteration has another gradient; at full depth it holds what the implicit one doesn't.
+    let (first, last) = (&answers.unrolled[0], &answers.unrolled[answers.unrolled.len() - 1]);
+    assert!(first.difference > 1e-4 && last.difference < equilibrium::TOLERANCE && last.bytes > 20 * answers.bytes);
+    let mut out = Vec::new();
+    equilibrium::run(&words("--states 8"), &mut out).unwrap();
+    assert!(String::from_utf8(out).unwrap().contains("implicit"));
+    assert_eq!(equilibrium::run(&words("--states 0"), &mut Vec::new()).unwrap_err().status(), 2);
+}
+
+#[test]
+fn a_gradient_flows_through_a_gradient_step() {
+    let device = Device::cpu();
+    let checks = maml::check::checks(maml::DEFAULTS.seed, &device).unwrap();
+    maml::verdict(&checks, maml::TOLERANCE, maml::QUOTIENT_TOLERANCE).unwrap();
+    assert!(checks.linear > 0.0 && checks.first_order > 0.01, "{checks:?}");
+    assert_eq!(maml::verdict(&checks, checks.linear / 2.0, 1.0).unwrap_err().status(), 1);
+    let trained = maml::learn::learn(maml::learn::Settings { steps: 60, seed: 3 }, &device).unwrap();
+    let last = trained.history.last().unwrap();
+    assert!(last.after < last.before && last.after < trained.random[1], "{last:?}");
+    let mut out = Vec::new();
+    maml::run(&words("--steps 1"), &mut out).unwrap();
+    assert!(String::from_utf8(out).unwrap().contains("from learned weights"));
 }
