@@ -4,6 +4,10 @@
 
 #[path = "../examples/digits/main.rs"]
 mod digits;
+#[path = "../examples/equilibrium/main.rs"]
+mod equilibrium;
+#[path = "../examples/maml/main.rs"]
+mod maml;
 #[path = "../examples/newton/main.rs"]
 mod newton;
 #[path = "../examples/ridge/main.rs"]
@@ -302,4 +306,37 @@ fn the_transformer_program_reads_a_text_and_writes_a_trace() {
     fs::write(&text, [0xff, 0xfe]).unwrap();
     assert!(fails(&with("", &text)).to_string().contains("UTF-8"));
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn gradients_of_a_fixed_point_are_those_of_the_closed_form() {
+    // A device whose memory no other test counts.
+    let device = Device::new("own", Box::new(bilin::exec::reference::ReferenceBackend));
+    let layer = equilibrium::layer::Layer::new(16, equilibrium::SEED, &device).unwrap();
+    let answers = equilibrium::layer::answers(&layer).unwrap();
+    equilibrium::verdict(&answers, equilibrium::TOLERANCE, equilibrium::SECOND_TOLERANCE).unwrap();
+    assert!(answers.implicit > 0.0 && answers.second > 0.0, "two ways of computing agree to the last bit: is it one way?");
+    assert_eq!(equilibrium::verdict(&answers, answers.implicit / 2.0, 1.0).unwrap_err().status(), 1);
+    // Cut short, the iteration has another gradient; at full depth it holds what the implicit one doesn't.
+    let (first, last) = (&answers.unrolled[0], &answers.unrolled[answers.unrolled.len() - 1]);
+    assert!(first.difference > 1e-4 && last.difference < equilibrium::TOLERANCE && last.bytes > 20 * answers.bytes);
+    let mut out = Vec::new();
+    equilibrium::run(&words("--states 8"), &mut out).unwrap();
+    assert!(String::from_utf8(out).unwrap().contains("implicit"));
+    assert_eq!(equilibrium::run(&words("--states 0"), &mut Vec::new()).unwrap_err().status(), 2);
+}
+
+#[test]
+fn a_gradient_flows_through_a_gradient_step() {
+    let device = Device::cpu();
+    let checks = maml::check::checks(maml::DEFAULTS.seed, &device).unwrap();
+    maml::verdict(&checks, maml::TOLERANCE, maml::QUOTIENT_TOLERANCE).unwrap();
+    assert!(checks.linear > 0.0 && checks.first_order > 0.01, "{checks:?}");
+    assert_eq!(maml::verdict(&checks, checks.linear / 2.0, 1.0).unwrap_err().status(), 1);
+    let trained = maml::learn::learn(maml::learn::Settings { steps: 60, seed: 3 }, &device).unwrap();
+    let last = trained.history.last().unwrap();
+    assert!(last.after < last.before && last.after < trained.random[1], "{last:?}");
+    let mut out = Vec::new();
+    maml::run(&words("--steps 1"), &mut out).unwrap();
+    assert!(String::from_utf8(out).unwrap().contains("from learned weights"));
 }

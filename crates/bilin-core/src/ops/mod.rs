@@ -16,7 +16,7 @@ mod softmax;
 mod view;
 
 pub use apply::{apply, apply_one};
-pub(crate) use apply::{push_forward, run_vjp};
+pub(crate) use apply::{push_forward, run_vjp, run_vjp_as_written};
 pub(crate) use cast::{astype, contiguous};
 pub use contract::ProductOptions;
 pub use einsum::{EinsumPath, einsum, einsum_path, einsum_with};
