@@ -28,6 +28,8 @@ pub use bilin_core::{
 };
 #[cfg(feature = "cpu")]
 pub use bilin_cpu::{num_threads, set_num_threads};
+#[cfg(feature = "wgpu")]
+pub use bilin_gpu as gpu;
 pub use device::{DeviceInfo, Devices, memory_stats, reset_peak_memory_stats, set_memory_limit};
 pub use half::{bf16, f16};
 

@@ -35,11 +35,11 @@ macro_rules! entry2 {
     };
 }
 mod binary;
-mod select;
+mod compare;
 mod unary;
 
 pub(super) use binary::ENTRIES as BINARY;
-pub(super) use select::ENTRIES as SELECT;
+pub(super) use compare::ENTRIES as COMPARE;
 pub(super) use unary::ENTRIES as UNARY;
 
 /// Runs an expression over operands that broadcast to the result.

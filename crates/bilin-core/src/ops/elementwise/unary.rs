@@ -1,5 +1,7 @@
 //! Ops of one operand.
 
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
 use smallvec::{SmallVec, smallvec};
 
 use super::{Gives, eval_map, gives, times_conj};
@@ -87,6 +89,22 @@ static SIGMOID: Unary = unary(
     Gives::Inexact,
     Slope::OfOutput(|y| y.mul(&y.scalar_like(1.0)?.sub(y)?)),
 );
+static ERF: Unary =
+    unary("erf", AmpPolicy::ForceFP32, &[Input(0), Prim::Erf], Gives::Inexact, Slope::OfInput(|x| bell(x, 1.0, FRAC_2_SQRT_PI)));
+static ERFC: Unary =
+    unary("erfc", AmpPolicy::ForceFP32, &[Input(0), Prim::Erfc], Gives::Inexact, Slope::OfInput(|x| bell(x, 1.0, -FRAC_2_SQRT_PI)));
+/// x·Φ(x) as x/2·erfc(−x/√2), which keeps its digits for x far below 0.
+static GELU: Unary = unary(
+    "gelu",
+    AmpPolicy::KeepInput,
+    &[Input(0), Prim::Const(0.5), Prim::Mul, Input(0), Prim::Const(-FRAC_1_SQRT_2), Prim::Mul, Prim::Erfc, Prim::Mul],
+    Gives::Inexact,
+    Slope::OfInput(|x| {
+        let x = astype(x, x.dtype().accumulator())?;
+        let below = x.mul_scalar(-FRAC_1_SQRT_2)?.erfc()?.mul_scalar(0.5)?;
+        below.add(&x.mul(&bell(&x, 0.5, 0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI)?)?)
+    }),
+);
 static RELU: Unary = unary(
     "relu",
     AmpPolicy::KeepInput,
@@ -158,6 +176,12 @@ impl Op for UnaryOp {
     }
 }
 
+/// c·e^(−a·x²), in f32 for halves: rounding x² would cost digits of the power.
+fn bell(x: &Tensor, a: f64, c: f64) -> Result<Tensor> {
+    let x = astype(x, x.dtype().accumulator())?;
+    x.mul(&x)?.mul_scalar(-a)?.exp()?.mul_scalar(c)
+}
+
 /// The derivative of x/|x| along `t`; 0 for real numbers and at 0.
 fn turn(t: &Tensor, x: &Tensor) -> Result<Tensor> {
     if !x.dtype().is_complex() {
@@ -212,6 +236,13 @@ unary_methods! {
     tanh TANH;
     /// 1/(1 + e⁻ˣ).
     sigmoid SIGMOID;
+    /// Error function, 2/√π·∫₀ˣ e^(−t²) dt.
+    erf ERF;
+    /// 1 − erf x, accurate where that is small.
+    erfc ERFC;
+    /// x·Φ(x), Φ the normal distribution; exact, not the approximation by tanh. Source: Hendrycks and Gimpel, "Gaussian error
+    /// linear units", 2016.
+    gelu GELU;
     /// max(x, 0); NaN stays. Gradient 0 at 0.
     relu RELU;
 }
@@ -244,6 +275,9 @@ pub(in crate::ops) static ENTRIES: &[OpEntry] = &[
     entry1!(COS, cos, Inexact),
     entry1!(TANH, tanh, Inexact),
     entry1!(SIGMOID, sigmoid, Inexact),
+    entry1!(ERF, erf, Distinct),
+    entry1!(ERFC, erfc, Distinct),
+    entry1!(GELU, gelu, Distinct),
     entry1!(RELU, relu, Distinct),
     OpEntry {
         schema: &TIMES_I.schema,

@@ -1,54 +1,18 @@
-//! Comparisons, and the choice that a mask makes.
+//! `where_`: one of two tensors, element by element.
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{eval_map, pair};
+use super::apply::apply_one;
+use super::elementwise::eval_map;
+use super::reduce::sum_to;
+use super::registry::{OpEntry, Sample, Values};
 use crate::exec::launch::View;
-use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
-use crate::ops::apply::apply_one;
-use crate::ops::reduce::sum_to;
-use crate::ops::registry::{OpEntry, Sample, Values};
+use crate::exec::map_expr::Prim::{self, Input};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::broadcast_shapes;
 use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
-
-#[derive(Debug)]
-struct Compare {
-    schema: OpSchema,
-    prims: &'static [Prim],
-}
-const fn compare(name: &'static str, prims: &'static [Prim]) -> Compare {
-    Compare { schema: OpSchema::schema_v1(name, AmpPolicy::KeepInput, Arity::Exact(2)), prims }
-}
-static EQ: Compare = compare("eq", &[Input(0), Input(1), Prim::Eq]);
-static NE: Compare = compare("ne", &[Input(0), Input(1), Prim::Ne]);
-static LT: Compare = compare("lt", &[Input(0), Input(1), Prim::Lt]);
-static LE: Compare = compare("le", &[Input(0), Input(1), Prim::Le]);
-static GT: Compare = compare("gt", &[Input(0), Input(1), Prim::Gt]);
-static GE: Compare = compare("ge", &[Input(0), Input(1), Prim::Ge]);
-
-#[derive(Debug)]
-struct CompareOp(&'static Compare);
-
-impl Op for CompareOp {
-    fn schema(&self) -> &'static OpSchema {
-        &self.0.schema
-    }
-    fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
-        let op: OpName = self.0.schema.name.into();
-        let (dtype, shape) = pair(&op, inputs)?;
-        MapExpr::new(&op, self.0.prims, dtype)?;
-        Ok(Inference::one(&shape, DType::Bool))
-    }
-    fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
-        eval_map(&self.0.schema, self.0.prims, inputs[0].dtype, inputs, &outputs[0])
-    }
-    fn vjp(&self, _saved: &Saved, _need: &[Option<DType>], _g: &[Option<Tensor>]) -> Result<Grads> {
-        Ok(Grads::new())
-    }
-}
 
 static WHERE: OpSchema = OpSchema::schema_v1("where_", AmpPolicy::Promote, Arity::Exact(3));
 
@@ -91,21 +55,6 @@ impl Op for Where {
     }
 }
 
-binary_methods! {
-    /// lhs = rhs, as bool.
-    eq CompareOp EQ;
-    /// lhs ≠ rhs, as bool.
-    ne CompareOp NE;
-    /// lhs < rhs, as bool.
-    lt CompareOp LT;
-    /// lhs ≤ rhs, as bool.
-    le CompareOp LE;
-    /// lhs > rhs, as bool.
-    gt CompareOp GT;
-    /// lhs ≥ rhs, as bool.
-    ge CompareOp GE;
-}
-
 impl Tensor {
     /// `a` where this bool tensor is true, `b` elsewhere; the three broadcast.
     pub fn where_(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -113,18 +62,10 @@ impl Tensor {
     }
 }
 
-pub(in crate::ops) static ENTRIES: &[OpEntry] = &[
-    entry2!(EQ, eq, Any),
-    entry2!(NE, ne, Any),
-    entry2!(LT, lt, Distinct),
-    entry2!(LE, le, Distinct),
-    entry2!(GT, gt, Distinct),
-    entry2!(GE, ge, Distinct),
-    OpEntry {
-        schema: &WHERE,
-        params: &[],
-        call: |x, _| x[0].where_(&x[1], &x[2]),
-        samples: &[Sample::new(&[&[3, 1], &[4], &[3, 4]], "")],
-        values: Values::Masked,
-    },
-];
+pub(super) static ENTRIES: &[OpEntry] = &[OpEntry {
+    schema: &WHERE,
+    params: &[],
+    call: |x, _| x[0].where_(&x[1], &x[2]),
+    samples: &[Sample::new(&[&[3, 1], &[4], &[3, 4]], "")],
+    values: Values::Masked,
+}];
