@@ -144,7 +144,8 @@ fn dtypes_of_results_follow_the_rules() {
                 "argmax" | "argmin" => DType::I64,
                 "sum" if !is_inexact => DType::I64,
                 "real" | "imag" | "abs" => dtype.real(),
-                "mean" | "div" | "exp" | "expm1" | "log" | "log1p" | "sqrt" | "sin" | "cos" | "tanh" | "sigmoid" | "floor"
+                "mean" | "div" | "exp" | "expm1" | "log" | "log1p" | "sqrt" | "sin" | "cos" | "tanh" | "sigmoid" | "floor" | "erf"
+                | "erfc" | "gelu"
                     if !is_inexact =>
                 {
                     DType::F64

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from . import _bilin
-from ._bilin import is_autocast_enabled
+from ._bilin import GradScaler, autocast_dtype, is_autocast_enabled
 from ._modes import _Scope
 
-__all__ = ["autocast", "is_autocast_enabled"]
+__all__ = ["GradScaler", "autocast", "autocast_dtype", "is_autocast_enabled"]
 
 
 class autocast(_Scope):
@@ -18,7 +18,7 @@ class autocast(_Scope):
         super().__init__()
         if not isinstance(enabled, bool):
             raise TypeError(f"autocast: enabled is {enabled!r}; want True or False")
-        self._dtype = _bilin._dtype(dtype)
+        self._dtype = _bilin._dtype(dtype, "autocast", "dtype")
         if self._dtype not in (_bilin.float16, _bilin.bfloat16, _bilin.float32):
             raise TypeError(f"autocast: dtype is {self._dtype}; want float16, bfloat16 or float32")
         self._enabled = enabled

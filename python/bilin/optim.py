@@ -1,5 +1,5 @@
-"""Optimisers."""
+"""Optimisers, and clipping of gradients."""
 
-from ._bilin import SGD, AdamW
+from ._bilin import SGD, AdamW, clip_grad_norm
 
-__all__ = ["SGD", "AdamW"]
+__all__ = ["SGD", "AdamW", "clip_grad_norm"]

@@ -258,3 +258,30 @@ fn a_profile_has_an_event_for_every_kernel_of_both_passes() {
     }
     assert!(a.matmul(&b).is_ok() && !bilin_core::schema::modes::is_profiling());
 }
+
+/// A product reads a broadcast view's source, but the view's own gradient, hooks and `retain_grad` are still its own.
+#[test]
+fn a_broadcast_view_that_a_product_looks_through_has_its_gradient() {
+    let run = |keep: bool| {
+        let a = leaf(&[1., 2., 3., 4.], &[2, 2]);
+        let b = Tensor::randn([3, 2, 2], DType::F64, &dev(), &mut Rng::new(1)).unwrap();
+        let wide = a.broadcast_to([3, 2, 2]).unwrap();
+        if keep {
+            wide.retain_grad().unwrap();
+            wide.register_hook(|g| Ok(Some(g.mul_scalar(2.0)?))).unwrap();
+        }
+        let y = wide.matmul(&b).unwrap().sum(.., false).unwrap();
+        let keeping = GradOptions { retain_graph: Some(true), ..Default::default() };
+        let g = autograd::grad(&[&y], &[&wide], keeping).unwrap().remove(0).unwrap();
+        y.backward().unwrap();
+        (g, wide.grad(), a.grad().unwrap(), b)
+    };
+    let (g, _, plain, b) = run(false);
+    let want = Tensor::ones([3, 2, 2], DType::F64, &dev()).unwrap().matmul(&b.mt().unwrap()).unwrap();
+    assert_eq!((g.shape(), values(&g)), (&[3, 2, 2][..], values(&want)));
+    let (_, kept, doubled, _) = run(true);
+    assert_eq!(values(&kept.unwrap()), values(&want.mul_scalar(2.0).unwrap()));
+    // Summed inside the product or after it: 6 terms of size up to 3.
+    let near = |a: &f64, b: &f64| (a - b).abs() <= 2.0 * 6.0 * 18.0 * f64::EPSILON;
+    assert!(values(&doubled).iter().zip(values(&plain.mul_scalar(2.0).unwrap())).all(|(a, b)| near(a, &b)));
+}

@@ -1,12 +1,14 @@
-//! Gradients: `grad`, `jvp`, hooks, nodes, modes.
+//! Gradients: `backward`, `grad`, `jvp`, hooks, nodes, modes.
 
-use bilin::autograd::{GradOptions, HookHandle};
+use bilin::autograd::{BackwardOptions, GradOptions, HookHandle, Picture, backward_all};
+use bilin::tape::NodeInput;
 use bilin::{Node, Tensor};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::convert::tensor as tensor_arg;
 use crate::error::{OrRaise, defer, wrong_type};
+use crate::numbers::flag;
 use crate::tensor::PyTensor;
 
 /// A recorded op.
@@ -33,8 +35,54 @@ impl PyNode {
         let all = py.detach(|| self.0.apply_for_graph(&g)).or_raise()?;
         Ok(all.into_iter().map(|g| g.map(PyTensor)).collect())
     }
+    /// The declaration of its op.
+    fn schema(&self) -> crate::ops::PyOpSchema {
+        crate::ops::PyOpSchema(self.0.schema())
+    }
+    /// Where each operand came from: a node, "leaf", or None where no gradient goes.
+    fn inputs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let one = |input: &NodeInput| match input {
+            NodeInput::Constant => Ok(None),
+            NodeInput::Leaf(_) => Ok(Some(pyo3::types::PyString::new(py, "leaf").into_any())),
+            NodeInput::Interior(edge) => Ok(Some(Bound::new(py, PyNode(edge.node.clone()))?.into_any())),
+        };
+        self.0.inputs().iter().map(one).collect()
+    }
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<PyNode>().is_ok_and(|o| o.get().0.is_same(&self.0))
+    }
+    fn __hash__(&self) -> usize {
+        self.0.inputs().as_ptr().addr()
+    }
     fn __repr__(&self) -> String {
         format!("<{}>", self.0.name())
+    }
+}
+
+/// A recorded graph, to draw.
+#[pyclass(name = "Picture", module = "bilin.autograd", frozen)]
+pub struct PyPicture(Picture);
+
+#[pymethods]
+impl PyPicture {
+    /// The graph behind one output or several.
+    #[new]
+    #[pyo3(signature = (*outputs))]
+    fn new(outputs: &Bound<'_, PyTuple>) -> PyResult<PyPicture> {
+        let all = tensors(outputs.as_any(), "Picture", "outputs")?;
+        Ok(PyPicture(Picture::new(&all.iter().collect::<Vec<_>>())))
+    }
+    /// In Graphviz's language.
+    fn to_dot(&self) -> String {
+        self.0.to_dot()
+    }
+    /// As an SVG picture.
+    fn to_svg(&self) -> String {
+        self.0.to_svg()
+    }
+    /// Notebooks show it.
+    fn _repr_svg_(&self) -> String {
+        self.0.to_svg()
     }
 }
 
@@ -46,6 +94,13 @@ pub struct PyHook(HookHandle);
 impl PyHook {
     /// The hook won't run any more.
     fn remove(&self) {
+        self.0.remove();
+    }
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, _raised: &Bound<'_, PyTuple>) {
         self.0.remove();
     }
 }
@@ -68,6 +123,17 @@ pub fn register_hook(t: &Tensor, hook: &Bound<'_, PyAny>) -> PyResult<PyHook> {
     t.register_hook(run).or_raise().map(PyHook)
 }
 
+/// A hook that calls Python with the leaf, after its `.grad` was added to.
+pub fn register_after_hook(t: &Tensor, hook: &Bound<'_, PyAny>) -> PyResult<PyHook> {
+    const FUNC: &str = "register_post_accumulate_grad_hook";
+    if !hook.is_callable() {
+        return Err(wrong_type(FUNC, "hook", hook, "a function of the leaf"));
+    }
+    let hook = hook.clone().unbind();
+    let run = move |t: &Tensor| Python::attach(|py| hook.call1(py, (PyTensor(t.clone()),)).map(|_| ()).map_err(defer));
+    t.register_post_accumulate_grad_hook(run).or_raise().map(PyHook)
+}
+
 fn tensors(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Vec<Tensor>> {
     let one = |o: &Bound<'_, PyAny>| match o.cast::<PyTensor>() {
         Ok(t) => Ok(t.get().0.clone()),
@@ -79,30 +145,57 @@ fn tensors(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Vec<Tensor
     Ok(vec![one(obj)?])
 }
 
+fn cotangents(given: Option<&Bound<'_, PyAny>>, func: &str, arg: &str) -> PyResult<Vec<Option<Tensor>>> {
+    let one = |o: &Bound<'_, PyAny>| if o.is_none() { Ok(None) } else { tensor_arg(o, func, arg).map(Some) };
+    match given.filter(|g| !g.is_none()) {
+        None => Ok(Vec::new()),
+        Some(g) if g.is_instance_of::<PyList>() || g.is_instance_of::<PyTuple>() => g.try_iter()?.map(|o| one(&o?)).collect(),
+        Some(g) => Ok(vec![one(g)?]),
+    }
+}
+
+fn optional_flag(given: Option<&Bound<'_, PyAny>>, func: &str, arg: &str) -> PyResult<Option<bool>> {
+    given.filter(|g| !g.is_none()).map(|g| flag(g, func, arg)).transpose()
+}
+
+/// How a backward of Python runs.
+pub fn options(func: &str, retain_graph: Option<&Bound<'_, PyAny>>, create_graph: Option<&Bound<'_, PyAny>>) -> PyResult<BackwardOptions> {
+    let retain_graph = optional_flag(retain_graph, func, "retain_graph")?;
+    let create_graph = optional_flag(create_graph, func, "create_graph")?.unwrap_or(false);
+    Ok(BackwardOptions { gradient: None, retain_graph, create_graph })
+}
+
+/// Adds the gradient of the sum of several tensors to the `.grad` of the leaves they depend on, in one pass.
+#[pyfunction]
+#[pyo3(signature = (tensors, grad_tensors=None, retain_graph=None, create_graph=None))]
+pub fn backward(
+    tensors: &Bound<'_, PyAny>,
+    grad_tensors: Option<&Bound<'_, PyAny>>,
+    retain_graph: Option<&Bound<'_, PyAny>>,
+    create_graph: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let outputs = self::tensors(tensors, "backward", "tensors")?;
+    let gradients = cotangents(grad_tensors, "backward", "grad_tensors")?;
+    let options = options("backward", retain_graph, create_graph)?;
+    tensors.py().detach(|| backward_all(&outputs.iter().collect::<Vec<_>>(), &gradients, options)).or_raise()
+}
+
 /// Gradients of the sum of outputs by inputs, without touching `.grad`.
 #[pyfunction]
-#[pyo3(signature = (outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=false, allow_unused=false))]
+#[pyo3(signature = (outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=None, allow_unused=None))]
 pub fn grad(
     py: Python<'_>,
     outputs: &Bound<'_, PyAny>,
     inputs: &Bound<'_, PyAny>,
     grad_outputs: Option<&Bound<'_, PyAny>>,
-    retain_graph: Option<bool>,
-    create_graph: bool,
-    allow_unused: bool,
+    retain_graph: Option<&Bound<'_, PyAny>>,
+    create_graph: Option<&Bound<'_, PyAny>>,
+    allow_unused: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<Option<PyTensor>>> {
     let (outputs, inputs) = (tensors(outputs, "grad", "outputs")?, tensors(inputs, "grad", "inputs")?);
-    let cotangents = match grad_outputs.filter(|g| !g.is_none()) {
-        None => Vec::new(),
-        Some(g) if g.is_instance_of::<PyList>() || g.is_instance_of::<PyTuple>() => g
-            .try_iter()?
-            .map(|o| {
-                let o = o?;
-                if o.is_none() { Ok(None) } else { tensor_arg(&o, "grad", "grad_outputs").map(Some) }
-            })
-            .collect::<PyResult<_>>()?,
-        Some(g) => vec![Some(tensor_arg(g, "grad", "grad_outputs")?)],
-    };
+    let cotangents = cotangents(grad_outputs, "grad", "grad_outputs")?;
+    let BackwardOptions { retain_graph, create_graph, .. } = options("grad", retain_graph, create_graph)?;
+    let allow_unused = optional_flag(allow_unused, "grad", "allow_unused")?.unwrap_or(false);
     let options = GradOptions { grad_outputs: cotangents, retain_graph, create_graph, allow_unused };
     let run = || bilin::autograd::grad(&outputs.iter().collect::<Vec<_>>(), &inputs.iter().collect::<Vec<_>>(), options);
     Ok(py.detach(run).or_raise()?.into_iter().map(|g| g.map(PyTensor)).collect())
@@ -158,22 +251,19 @@ pub fn is_grad_enabled() -> bool {
     bilin::is_grad_enabled()
 }
 
-/// Opens an autocast scope by dtype, or one without casts, and gives the dtype of the one outside.
+/// Searches gradients of this thread for NaN from now on, or not, and says what it did.
 #[pyfunction]
-#[pyo3(name = "_set_autocast")]
-pub fn set_autocast(dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Option<crate::dtype::PyDType>> {
-    let before = bilin::amp::autocast_dtype();
-    match crate::dtype::parse_optional(dtype, "autocast", "dtype")? {
-        Some(d) => std::mem::forget(bilin::amp::autocast(d)),
-        None => std::mem::forget(bilin::amp::autocast_disabled()),
-    }
-    Ok(before.map(crate::dtype::PyDType))
+#[pyo3(name = "_set_detect_anomaly")]
+pub fn set_detect_anomaly(on: bool) -> bool {
+    let before = bilin::autograd::is_detecting_anomaly();
+    std::mem::forget(bilin::autograd::detect_anomaly(on));
+    before
 }
 
-/// Whether an autocast scope with casts is open on this thread.
+/// Whether gradients of this thread are searched for NaN.
 #[pyfunction]
-pub fn is_autocast_enabled() -> bool {
-    bilin::amp::is_autocast_enabled()
+pub fn is_detecting_anomaly() -> bool {
+    bilin::autograd::is_detecting_anomaly()
 }
 
 /// Numeric against analytic gradients of `f`, which takes and gives tensors.

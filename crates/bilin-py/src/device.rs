@@ -1,4 +1,4 @@
-//! Devices, threads, determinism, files, optimisers.
+//! Devices, threads, determinism, files.
 
 use bilin::{Device, Devices, Tensor};
 use pyo3::prelude::*;
@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::convert::device as parse_device;
 use crate::error::{OrRaise, wrong_type};
-use crate::numbers::{flag, float, len};
+use crate::numbers::{flag, len};
 use crate::tensor::PyTensor;
 
 /// Every device of this build: name, backend, dtypes, kernels, and why it is absent.
@@ -118,98 +118,3 @@ pub fn save(py: Python<'_>, path: &Bound<'_, PyAny>, tensors: &Bound<'_, PyAny>)
     }
     py.detach(|| bilin::io::save(&path, &all.iter().map(|(n, t)| (n.as_str(), t)).collect::<Vec<_>>())).or_raise()
 }
-
-fn parameters(params: &Bound<'_, PyAny>, func: &str) -> PyResult<Vec<Tensor>> {
-    let wrong = || wrong_type(func, "params", params, "a list of tensors");
-    params.try_iter().map_err(|_| wrong())?.map(|p| p?.cast::<PyTensor>().map(|t| t.get().0.clone()).map_err(|_| wrong())).collect()
-}
-
-fn named(py: Python<'_>, state: Vec<(String, Tensor)>) -> PyResult<Bound<'_, PyDict>> {
-    let d = PyDict::new(py);
-    for (name, t) in state {
-        d.set_item(name, Bound::new(py, PyTensor(t))?)?;
-    }
-    Ok(d)
-}
-
-fn unnamed(state: &Bound<'_, PyAny>) -> PyResult<Vec<(String, Tensor)>> {
-    let wrong = || wrong_type("load_state_dict", "state", state, "a dict of tensors by name");
-    let dict = state.cast::<PyDict>().map_err(|_| wrong())?;
-    dict.iter().map(|(n, t)| Ok((n.extract().map_err(|_| wrong())?, t.cast::<PyTensor>().map_err(|_| wrong())?.get().0.clone()))).collect()
-}
-
-macro_rules! optimiser {
-    ($class:ident, $name:literal, $inner:ty, $new:expr, ($($arg:ident = $default:literal),*), $state:expr) => {
-        #[doc = concat!("The optimiser ", $name, ".")]
-        #[pyclass(name = $name, module = "bilin.optim")]
-        pub struct $class($inner);
-
-        #[pymethods]
-        impl $class {
-            #[new]
-            #[pyo3(signature = (params, lr, *, $($arg = None),*))]
-            fn new(params: &Bound<'_, PyAny>, lr: &Bound<'_, PyAny>, $($arg: Option<&Bound<'_, PyAny>>),*) -> PyResult<$class> {
-                $(let $arg = $arg.map(|v| float(v, $name, stringify!($arg))).transpose()?.unwrap_or($default);)*
-                let make: fn(Vec<Tensor>, f64, $(replace!($arg f64)),*) -> bilin::Result<$inner> = $new;
-                make(parameters(params, $name)?, float(lr, $name, "lr")?, $($arg),*).or_raise().map($class)
-            }
-            /// One step; parameters without a gradient stay.
-            fn step(&mut self, py: Python<'_>) -> PyResult<()> {
-                let inner = &mut self.0;
-                py.detach(|| inner.step()).or_raise()
-            }
-            /// Forgets the gradients.
-            fn zero_grad(&self) {
-                self.0.zero_grad();
-            }
-            /// Step size.
-            #[getter]
-            fn lr(&self) -> f64 {
-                self.0.lr
-            }
-            #[setter]
-            fn set_lr(&mut self, lr: &Bound<'_, PyAny>) -> PyResult<()> {
-                self.0.lr = float(lr, $name, "lr")?;
-                Ok(())
-            }
-            /// Named tensors that continue the run.
-            fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-                let state: fn(&$inner) -> bilin::Result<Vec<(String, Tensor)>> = $state;
-                named(py, state(&self.0).or_raise()?)
-            }
-            /// Takes up a state.
-            #[pyo3(signature = (state, /))]
-            fn load_state_dict(&mut self, state: &Bound<'_, PyAny>) -> PyResult<()> {
-                self.0.load_state_dict(&unnamed(state)?).or_raise()
-            }
-        }
-    };
-}
-macro_rules! replace {
-    ($name:ident $with:ty) => {
-        $with
-    };
-}
-
-optimiser!(
-    PySgd,
-    "SGD",
-    bilin::optim::Sgd,
-    |p, lr, momentum, weight_decay| bilin::optim::Sgd::new(&p, lr).map(|mut o| {
-        (o.momentum, o.weight_decay) = (momentum, weight_decay);
-        o
-    }),
-    (momentum = 0.0, weight_decay = 0.0),
-    |o| Ok(o.state_dict())
-);
-optimiser!(
-    PyAdamW,
-    "AdamW",
-    bilin::optim::AdamW,
-    |p, lr, beta1, beta2, eps, weight_decay| bilin::optim::AdamW::new(&p, lr).map(|mut o| {
-        (o.betas, o.eps, o.weight_decay) = ([beta1, beta2], eps, weight_decay);
-        o
-    }),
-    (beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0.01),
-    |o| o.state_dict()
-);

@@ -1,16 +1,20 @@
 //! The extension module of the Python package `bilin`: arguments are converted here, everything else is the engine's.
 
+mod amp;
 mod autograd;
 mod convert;
 mod device;
 mod dtype;
 mod error;
+mod function;
 mod index;
 mod memory;
 mod numbers;
 mod operators;
 mod ops;
+mod optim;
 mod products;
+mod profiler;
 mod tensor;
 
 use bilin::DType;
@@ -33,11 +37,18 @@ fn asarray(
     as_tensor(obj, parse_optional(dtype, "asarray", "dtype")?, on.as_ref(), copy, "asarray").map(tensor::PyTensor)
 }
 
-/// The dtype of a name.
+/// The dtype of a name, for a function of Python that errors shall name.
 #[pyfunction]
-#[pyo3(name = "_dtype", signature = (obj, /))]
-fn dtype_of(obj: &Bound<'_, PyAny>) -> PyResult<PyDType> {
-    parse(obj, "dtype", "obj").map(PyDType)
+#[pyo3(name = "_dtype", signature = (obj, func="dtype", arg="obj", /))]
+fn dtype_of(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<PyDType> {
+    parse(obj, func, arg).map(PyDType)
+}
+
+/// Anything array-like as a tensor, for a function of Python that errors shall name.
+#[pyfunction]
+#[pyo3(name = "_tensor")]
+fn tensor_for(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<tensor::PyTensor> {
+    convert::tensor(obj, func, arg).map(tensor::PyTensor)
 }
 
 #[pymodule(gil_used = false)]
@@ -53,14 +64,17 @@ fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<ops::PyRng>()?;
     m.add_class::<autograd::PyNode>()?;
     m.add_class::<autograd::PyHook>()?;
-    m.add_class::<device::PySgd>()?;
-    m.add_class::<device::PyAdamW>()?;
+    m.add_class::<autograd::PyPicture>()?;
+    m.add_class::<optim::PySgd>()?;
+    m.add_class::<optim::PyAdamW>()?;
+    m.add_class::<amp::PyGradScaler>()?;
     macro_rules! functions {
         ($($f:path),* $(,)?) => { $(m.add_function(wrap_pyfunction!($f, m)?)?;)* };
     }
     functions![
         asarray,
         dtype_of,
+        tensor_for,
         tensor::rebuild,
         tensor::stack,
         operators::where_,
@@ -90,9 +104,20 @@ fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
         autograd::without_history,
         autograd::set_grad_enabled,
         autograd::is_grad_enabled,
-        autograd::set_autocast,
-        autograd::is_autocast_enabled,
+        autograd::backward,
+        autograd::set_detect_anomaly,
+        autograd::is_detecting_anomaly,
         autograd::gradcheck,
+        function::apply_function,
+        function::checkpoint,
+        amp::set_autocast,
+        amp::is_autocast_enabled,
+        amp::autocast_dtype,
+        optim::clip_grad_norm,
+        profiler::profile_begin,
+        profiler::profile_end,
+        profiler::scope_begin,
+        profiler::scope_end,
         device::devices,
         device::memory_stats,
         device::reset_peak_memory_stats,

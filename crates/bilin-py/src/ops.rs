@@ -44,13 +44,16 @@ fn text(op: &str, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Strin
         return Ok(Some(b.is_true().to_string()));
     }
     if let Ok(s) = value.cast::<PyString>() {
-        return Ok(Some(s.to_str()?.to_owned()));
+        return Ok(Some(s.to_string_lossy().into_owned()));
     }
     if let Ok(d) = value.cast::<PyDType>() {
         return Ok(Some(d.get().0.name().to_owned()));
     }
     if name.ends_with("dtype") {
         return Ok(Some(crate::dtype::parse(value, op, name)?.name().to_owned()));
+    }
+    if name == "eps" {
+        return Ok(Some(value.extract::<f64>()?.to_string()));
     }
     let all = crate::numbers::ints(value, op, name)?;
     Ok(Some(all.iter().map(isize::to_string).collect::<Vec<_>>().join(",")))
@@ -204,6 +207,19 @@ impl PyOpSchema {
     fn determinism_note(&self) -> &'static str {
         self.0.determinism_note
     }
+    /// Number of operands, "2", or the least number of them, "1 or more".
+    #[getter]
+    fn arity(&self) -> String {
+        match self.0.arity {
+            Arity::Exact(n) => n.to_string(),
+            Arity::AtLeast(n) => format!("{n} or more"),
+        }
+    }
+    /// FNV-1a-64, as `schema_hash` gives it.
+    #[getter]
+    fn hash(&self) -> u64 {
+        schema_hash(self.0)
+    }
     fn __repr__(&self) -> String {
         let s = self.0;
         format!("OpSchema(name='{}', version={}, amp_policy='{:?}', deterministic={})", s.name, s.version, s.amp_policy, s.deterministic)
@@ -274,7 +290,7 @@ pub fn eye(n: &Bound<'_, PyAny>, dtype: Option<&Bound<'_, PyAny>>, device: Optio
 
 /// Random numbers of a seeded stream.
 #[pyclass(name = "Rng", module = "bilin", frozen)]
-pub struct PyRng(std::sync::Mutex<bilin::Rng>);
+pub struct PyRng(pub std::sync::Mutex<bilin::Rng>);
 
 #[pymethods]
 impl PyRng {

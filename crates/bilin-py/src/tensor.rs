@@ -299,22 +299,37 @@ impl PyTensor {
         self.0.grad_fn().map(crate::autograd::PyNode)
     }
     /// Adds the gradient of this scalar to the `.grad` of the leaves it depends on.
-    #[pyo3(signature = (gradient=None, retain_graph=None, create_graph=false))]
+    #[pyo3(signature = (gradient=None, retain_graph=None, create_graph=None))]
     fn backward(
         &self,
         py: Python<'_>,
         gradient: Option<&Bound<'_, PyAny>>,
-        retain_graph: Option<bool>,
-        create_graph: bool,
+        retain_graph: Option<&Bound<'_, PyAny>>,
+        create_graph: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let gradient = gradient.filter(|g| !g.is_none()).map(|g| tensor_arg(g, "backward", "gradient")).transpose()?;
-        let options = bilin::autograd::BackwardOptions { gradient, retain_graph, create_graph };
+        let options = crate::autograd::options("backward", retain_graph, create_graph)?;
+        let options = bilin::autograd::BackwardOptions { gradient, ..options };
         py.detach(|| self.0.backward_with(options)).or_raise()
     }
     /// Shows every gradient that flows through this tensor to `hook`; a tensor that comes back takes its place.
     #[pyo3(signature = (hook, /))]
     fn register_hook(&self, hook: &Bound<'_, PyAny>) -> PyResult<crate::autograd::PyHook> {
         crate::autograd::register_hook(&self.0, hook)
+    }
+    /// Calls `hook` with this leaf each time a backward has added to its `.grad`.
+    #[pyo3(signature = (hook, /))]
+    fn register_post_accumulate_grad_hook(&self, hook: &Bound<'_, PyAny>) -> PyResult<crate::autograd::PyHook> {
+        crate::autograd::register_after_hook(&self.0, hook)
+    }
+    /// The dtype in which the gradient is kept: its own, or float32 for a half leaf.
+    #[getter]
+    fn grad_dtype(&self) -> PyDType {
+        PyDType(self.0.grad_dtype())
+    }
+    #[setter]
+    fn set_grad_dtype(&self, dtype: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.0.set_grad_dtype(parse(dtype, "grad_dtype", "dtype")?).or_raise()
     }
 
     /// Every element becomes `value`.
@@ -429,7 +444,7 @@ pub fn sequence(tensors: &Bound<'_, PyAny>, func: &str) -> PyResult<Vec<Tensor>>
         || tensors.is_instance_of::<PyTuple>()
         || tensors.is_instance_of::<PyTensor>()
         || tensors.is_instance_of::<PyUntypedArray>();
-    if !is_sequence {
+    if !is_sequence || tensors.getattr("ndim").is_ok_and(|n| n.eq(0).unwrap_or(false)) {
         return Err(crate::error::wrong_type(func, "tensors", tensors, "a list or tuple of tensors"));
     }
     let items: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;

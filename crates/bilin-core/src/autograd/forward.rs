@@ -4,8 +4,6 @@ use std::cell::Cell;
 
 use smallvec::smallvec;
 
-use super::reverse::{GradOptions, grad};
-use crate::ops::astype;
 use crate::schema::modes;
 use crate::shape::error::{Error, Result};
 use crate::tape::{Tangents, Tensor};
@@ -59,11 +57,21 @@ pub fn jvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Ten
 
 /// [`jvp`] of a function with any number of results: each with its derivative.
 pub fn jvp_many(f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>, x: &[&Tensor], v: &[&Tensor]) -> Result<Vec<(Tensor, Tensor)>> {
+    jvp_of("jvp", f, x, v)
+}
+
+/// [`jvp_many`] for the transform `op`, which errors speak of.
+pub(super) fn jvp_of(
+    op: &'static str,
+    f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+    x: &[&Tensor],
+    v: &[&Tensor],
+) -> Result<Vec<(Tensor, Tensor)>> {
     if x.len() != v.len() {
-        return Err(Error::invalid("jvp", "v", format!("{} tangents", v.len()), format!("want {}, one an input", x.len())));
+        return Err(Error::invalid(op, "v", format!("{} tangents", v.len()), format!("want {}, one an input", x.len())));
     }
     for (x, v) in x.iter().zip(v) {
-        check(x, v, "jvp")?;
+        check(x, v, op)?;
     }
     let level = Level::open();
     let duals: Vec<Tensor> = x
@@ -90,40 +98,6 @@ pub fn jvp_many(f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>, x: &[&Tensor],
             Ok((value, tangent))
         })
         .collect()
-}
-
-/// The gradient of the real scalar `f` at `x` and the product of its Hessian with `v`: forward over reverse, nothing
-/// materialised. Cost: about two gradients more.
-pub fn hvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Tensor]) -> Result<Vec<Tensor>> {
-    if x.len() != v.len() {
-        return Err(Error::invalid("hvp", "v", format!("{} vectors", v.len()), format!("want {}, one an input", x.len())));
-    }
-    for (x, v) in x.iter().zip(v) {
-        check(x, v, "hvp")?;
-    }
-    let level = Level::open();
-    let duals: Result<Vec<Tensor>> = x
-        .iter()
-        .zip(v)
-        .map(|(x, v)| {
-            let mut tangents: Tangents = x.tangents().iter().cloned().collect();
-            tangents.push((level.0, (*v).clone()));
-            x.fresh_leaf()?.with_tangents(tangents).requires_grad_(true)
-        })
-        .collect();
-    let duals = duals?;
-    let _records = modes::set_grad_enabled(true);
-    let out = f(&duals)?;
-    let options = GradOptions { grad_outputs: vec![None], allow_unused: true, ..Default::default() };
-    let grads = grad(&[&out], &duals.iter().collect::<Vec<_>>(), options)?;
-    let mut products = Vec::new();
-    for (g, x) in grads.iter().zip(x) {
-        products.push(match g.as_ref().and_then(|g| g.tangent(level.0)) {
-            Some(t) => astype(t, x.dtype())?,
-            None => x.zeros_like()?,
-        });
-    }
-    Ok(products)
 }
 
 impl Tensor {

@@ -10,13 +10,13 @@ mod tensor;
 mod transforms;
 mod variable;
 
-pub use crate::schema::modes::detect_anomaly;
+pub use crate::schema::modes::{detect_anomaly, is_detecting_anomaly};
 pub use check::{GradcheckOptions, gradcheck, gradgradcheck};
 pub use checkpoint::{checkpoint, checkpoint_with_rng};
-pub use forward::{hvp, jvp, jvp_many};
+pub use forward::{jvp, jvp_many};
 pub use function::{BackwardContext, ForwardContext, Function, apply_function};
 pub use picture::Picture;
 pub use reverse::{BackwardOptions, GradOptions, backward, backward_all, grad};
 pub use tensor::HookHandle;
-pub use transforms::{hessian, jacobian, value_and_grad, vjp};
+pub use transforms::{hessian, hvp, jacobian, value_and_grad, vjp};
 pub use variable::{depends_on_others, variable, without_history};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::ops::{astype, contiguous, run_vjp};
+use crate::ops::{astype, contiguous, run_vjp, run_vjp_as_written};
 use crate::schema::{modes, profiler};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
-use crate::tape::{GradSlot, Grads, Node, NodeInput, Tensor};
+use crate::tape::{GradSlot, Grads, Node, NodeInput, Tensor, Written};
 
 /// How [`backward`] runs.
 #[derive(Debug, Clone, Default)]
@@ -168,7 +168,7 @@ impl Pass<'_> {
             if node.0.sequence < self.oldest {
                 continue;
             }
-            for input in node.inputs() {
+            for input in self.inputs(&node) {
                 visit(input, &mut seen, &mut stack);
                 if let Some(p) = place(input) {
                     *self.consumers.entry(p).or_default() += 1;
@@ -179,7 +179,7 @@ impl Pass<'_> {
         if let Goal::Inputs(wanted) = self.goal {
             order.sort_unstable_by_key(|n| n.0.sequence);
             for node in &order {
-                let leads = node.inputs().iter().any(|input| match (place(input), input) {
+                let leads = self.inputs(node).iter().any(|input| match (place(input), input) {
                     (Some(p), _) if wanted.contains(&p) => true,
                     (_, NodeInput::Interior(edge)) => self.useful.contains(&Arc::as_ptr(&edge.node.0).addr()),
                     _ => false,
@@ -189,6 +189,21 @@ impl Pass<'_> {
                 }
             }
         }
+    }
+
+    /// The op as it was written, where somebody looks at the gradient of an operand that the recorded op looks through.
+    fn as_written<'n>(&self, node: &'n Node) -> Option<&'n Written> {
+        let written = node.0.written.as_deref()?;
+        let is_seen = |input: &NodeInput| {
+            let is_goal = matches!((&self.goal, place(input)), (Goal::Inputs(wanted), Some(p)) if wanted.contains(&p));
+            is_goal || matches!(input, NodeInput::Interior(_)) && input.slot().is_some_and(GradSlot::is_watched)
+        };
+        written.inputs.iter().any(is_seen).then_some(written)
+    }
+
+    /// Where the gradients of a node go in this pass.
+    fn inputs<'n>(&self, node: &'n Node) -> &'n [NodeInput] {
+        self.as_written(node).map_or_else(|| node.inputs(), |w| &w.inputs)
     }
 
     fn is_needed(&self, input: &NodeInput) -> bool {
@@ -285,13 +300,18 @@ impl Pass<'_> {
         if matches!(self.goal, Goal::Inputs(_)) && !self.useful.contains(&id) {
             return Ok(());
         }
+        let written = self.as_written(node);
+        let inputs = written.map_or_else(|| node.inputs(), |w| &w.inputs);
         let need: SmallVec<[Option<DType>; 2]> =
-            node.inputs().iter().map(|input| if self.is_needed(input) { self.part_dtype(input) } else { None }).collect();
-        let grads = run_vjp(node, &g, &need)?;
+            inputs.iter().map(|input| if self.is_needed(input) { self.part_dtype(input) } else { None }).collect();
+        let grads = match written {
+            Some(written) => run_vjp_as_written(node, written, &g, &need)?,
+            None => run_vjp(node, &g, &need)?,
+        };
         if self.release {
             node.release();
         }
-        for (input, grad) in node.inputs().iter().zip(grads) {
+        for (input, grad) in inputs.iter().zip(grads) {
             if let Some(grad) = grad {
                 self.send(input, grad, heap, queued)?;
             }
@@ -475,7 +495,8 @@ impl Node {
         }
         let _mode = modes::set_grad_enabled(records);
         let need: SmallVec<[Option<DType>; 2]> = self.inputs().iter().map(|i| i.slot().map(GradSlot::grad_dtype)).collect();
-        run_vjp(self, &[Some(g.clone())], &need)
+        let cotangents: SmallVec<[Option<Tensor>; 2]> = (0..self.0.outputs.len()).map(|i| (i == 0).then(|| g.clone())).collect();
+        run_vjp(self, &cotangents, &need)
     }
 
     /// The gradients of the operands for the cotangent `g`; `None` where none is needed. Nothing is released.

@@ -94,6 +94,11 @@ impl Tensor {
         Ok(())
     }
 
+    /// The dtype in which the gradient of this tensor is wanted.
+    pub fn grad_dtype(&self) -> DType {
+        self.node_input().slot().map_or(self.dtype(), |slot| slot.grad_dtype())
+    }
+
     /// Keeps the gradient of this interior tensor for [`Tensor::grad`]; leaves keep theirs anyway.
     pub fn retain_grad(&self) -> Result<()> {
         match (self.edge(), self.requires_grad()) {

@@ -66,6 +66,10 @@ pub enum Prim {
     Tanh,
     /// 1/(1 + e⁻ᵃ).
     Sigmoid,
+    /// Error function, 2/√π·∫₀ᵃ e^(−t²) dt.
+    Erf,
+    /// 1 − erf a, accurate where that is small.
+    Erfc,
     /// Sine.
     Sin,
     /// Cosine.
@@ -95,9 +99,20 @@ impl Prim {
     fn is_defined_for(self, kind: Kind) -> bool {
         match kind {
             Kind::Float => !matches!(self, Prim::ConstComplex(..)),
-            Kind::Complex => {
-                !matches!(self, Prim::Max | Prim::Min | Prim::Lt | Prim::Le | Prim::Gt | Prim::Ge | Prim::Floor | Prim::Log1p | Prim::Expm1)
-            }
+            Kind::Complex => !matches!(
+                self,
+                Prim::Max
+                    | Prim::Min
+                    | Prim::Lt
+                    | Prim::Le
+                    | Prim::Gt
+                    | Prim::Ge
+                    | Prim::Floor
+                    | Prim::Log1p
+                    | Prim::Expm1
+                    | Prim::Erf
+                    | Prim::Erfc
+            ),
             Kind::Int | Kind::Bool => !matches!(
                 self,
                 Prim::ConstComplex(..)
@@ -108,6 +123,8 @@ impl Prim {
                     | Prim::Sqrt
                     | Prim::Tanh
                     | Prim::Sigmoid
+                    | Prim::Erf
+                    | Prim::Erfc
                     | Prim::Sin
                     | Prim::Cos
                     | Prim::Div

@@ -12,7 +12,7 @@ use crate::schema::profiler::{self, Direction};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Grads, Inference, Meta, Node, Op, Tangents, Tensor, Tensors};
+use crate::tape::{Edge, Grads, Inference, Meta, Node, Op, Tangents, Tensor, Tensors, Written};
 
 /// Runs an op: devices → determinism → effective dtypes → `infer` → casts → eval → record. Everything is checked before
 /// anything is cast or allocated.
@@ -104,12 +104,15 @@ fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors>
     // Without a record the strides of a view say all there is to save.
     let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
     match if records { op.rewrite(inputs) } else { None } {
-        Some((op, others)) => evaluate(op, &others.iter().collect::<SmallVec<[&Tensor; 2]>>(), outputs),
-        None => evaluate(op, inputs, outputs),
+        Some((other, others)) => {
+            let written = Written::new(op, inputs);
+            evaluate(other, &others.iter().collect::<SmallVec<[&Tensor; 2]>>(), outputs, Some(written))
+        }
+        None => evaluate(op, inputs, outputs, None),
     }
 }
 
-fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
+fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
     let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
     let (views, start) = if modes::is_profiling() { timed(op.as_ref(), &sources, outputs)? } else { (op.eval(&sources, outputs)?, None) };
     let level = modes::tangent_level();
@@ -119,7 +122,7 @@ fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Ten
         let need: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
         let keep = op.saves(&need);
         let grad_dtypes: SmallVec<[DType; 1]> = outputs.iter().map(|o| grad_dtype(inputs, op.as_ref(), o.dtype)).collect();
-        Node::record(op.clone(), inputs, &views, &grad_dtypes, keep, has_tangents && keep.outputs != 0)
+        Node::record(op.clone(), inputs, &views, &grad_dtypes, keep, has_tangents && keep.outputs != 0, written)
     });
     if let Some(measured) = start {
         measured.record(op.as_ref(), &sources, outputs, &views, node.as_ref());
@@ -237,6 +240,15 @@ fn replace_each(op: &Arc<dyn Op>, inputs: &[Tensor], tangents: &[Option<Tensor>]
 /// The gradients of a node's operands for the cotangents `g`: the op's rule, under the thread's grad mode, with autocast
 /// off. `need[i]` names the dtype in which operand i's gradient is wanted.
 pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
+    run_rule(node, None, g, need)
+}
+
+/// The same for the operands as the user wrote them, where the recorded op reads others.
+pub(crate) fn run_vjp_as_written(node: &Node, written: &Written, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
+    run_rule(node, Some(written), g, need)
+}
+
+fn run_rule(node: &Node, written: Option<&Written>, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
     let _plain = modes::set_autocast(None);
     let _node = modes::is_profiling().then(|| profiler::InNode::enter(node.schema().name, node.0.sequence));
     let mut saved = node.unpack()?;
@@ -248,13 +260,20 @@ pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>])
     if watches {
         refuse_nan(node, None, g)?;
     }
-    let grads = node.0.op.vjp(&saved, need, g)?;
+    let rule = match written {
+        Some(written) => {
+            saved.expand(&written.metas, |t, shape| t.broadcast_to(shape))?;
+            &written.op
+        }
+        None => &node.0.op,
+    };
+    let grads = rule.vjp(&saved, need, g)?;
     let op = node.schema().name;
     let mut out = Grads::new();
     for (i, want) in need.iter().enumerate() {
         let grad = match (grads.get(i).cloned().flatten(), want) {
             (Some(grad), Some(dtype)) => {
-                let want = &node.0.input_metas[i].shape;
+                let want = &saved.input_metas[i].shape;
                 if grad.shape() != want.as_slice() {
                     let got = format!("a gradient of shape {:?} for operand {i}", grad.shape());
                     return Err(Error::invalid(op, "vjp", got, format!("want the operand's shape {want:?}")));

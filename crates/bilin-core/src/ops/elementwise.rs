@@ -1,5 +1,7 @@
 //! Elementwise ops of one and two operands: tables of expression, dtype rule and derivative.
 
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
 use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
@@ -126,6 +128,22 @@ static SIGMOID: Unary = unary(
     Gives::Inexact,
     Slope::OfOutput(|y| y.mul(&y.scalar_like(1.0)?.sub(y)?)),
 );
+static ERF: Unary =
+    unary("erf", AmpPolicy::ForceFP32, &[Input(0), Prim::Erf], Gives::Inexact, Slope::OfInput(|x| bell(x, 1.0, FRAC_2_SQRT_PI)));
+static ERFC: Unary =
+    unary("erfc", AmpPolicy::ForceFP32, &[Input(0), Prim::Erfc], Gives::Inexact, Slope::OfInput(|x| bell(x, 1.0, -FRAC_2_SQRT_PI)));
+/// x·Φ(x) as x/2·erfc(−x/√2), which keeps its digits for x far below 0.
+static GELU: Unary = unary(
+    "gelu",
+    AmpPolicy::KeepInput,
+    &[Input(0), Prim::Const(0.5), Prim::Mul, Input(0), Prim::Const(-FRAC_1_SQRT_2), Prim::Mul, Prim::Erfc, Prim::Mul],
+    Gives::Inexact,
+    Slope::OfInput(|x| {
+        let x = astype(x, x.dtype().accumulator())?;
+        let below = x.mul_scalar(-FRAC_1_SQRT_2)?.erfc()?.mul_scalar(0.5)?;
+        below.add(&x.mul(&bell(&x, 0.5, 0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI)?)?)
+    }),
+);
 static RELU: Unary = unary(
     "relu",
     AmpPolicy::KeepInput,
@@ -195,6 +213,12 @@ impl Op for UnaryOp {
         };
         Ok(smallvec![Some(tangent)])
     }
+}
+
+/// c·e^(−a·x²), in f32 for halves: rounding x² would cost digits of the power.
+fn bell(x: &Tensor, a: f64, c: f64) -> Result<Tensor> {
+    let x = astype(x, x.dtype().accumulator())?;
+    x.mul(&x)?.mul_scalar(-a)?.exp()?.mul_scalar(c)
 }
 
 /// The derivative of x/|x| along `t`; 0 for real numbers and at 0.
@@ -453,47 +477,6 @@ impl Op for CompareOp {
     }
 }
 
-static WHERE: OpSchema = OpSchema::schema_v1("where_", AmpPolicy::Promote, Arity::Exact(3));
-
-#[derive(Debug)]
-struct Where;
-
-impl Op for Where {
-    fn schema(&self) -> &'static OpSchema {
-        &WHERE
-    }
-    fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
-        let op: OpName = WHERE.name.into();
-        if inputs[0].dtype != DType::Bool || inputs[1].dtype != inputs[2].dtype {
-            return Err(Error::DtypeMismatch {
-                op,
-                dtypes: inputs.iter().map(|m| m.dtype).collect(),
-                remedy: "want bool and two of one dtype; convert with astype",
-            });
-        }
-        let shapes: SmallVec<[&[usize]; 3]> = inputs.iter().map(|m| m.shape.as_slice()).collect();
-        Ok(Inference::one(&broadcast_shapes(&op, &shapes)?, inputs[1].dtype))
-    }
-    fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
-        eval_map(&WHERE, &[Input(0), Input(1), Input(2), Prim::Select], outputs[0].dtype, inputs, &outputs[0])
-    }
-    fn saves(&self, _need: &[bool]) -> Saves {
-        Saves { inputs: 1, outputs: 0 }
-    }
-    fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
-        let Some(g) = &g[0] else { return Ok(Grads::new()) };
-        let (mask, zero) = (saved.input(0)?, g.scalar_like(0.0)?);
-        let part = |i: usize, grad: Tensor| sum_to(&grad, &saved.input_metas[i].shape);
-        let a = need[1].map(|_| part(1, mask.where_(g, &zero)?)).transpose()?;
-        let b = need[2].map(|_| part(2, mask.where_(&zero, g)?)).transpose()?;
-        Ok(smallvec![None, a, b])
-    }
-    fn jvp(&self, inputs: &[Tensor], _outputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
-        let of = |i: usize| tangents[i].clone().map_or_else(|| inputs[i].zeros_like(), Ok);
-        Ok(smallvec![Some(inputs[0].where_(&of(1)?, &of(2)?)?)])
-    }
-}
-
 macro_rules! unary_methods {
     ($($(#[$doc:meta])* $name:ident $table:ident;)*) => {
         impl Tensor {$(
@@ -537,6 +520,13 @@ unary_methods! {
     tanh TANH;
     /// 1/(1 + e⁻ˣ).
     sigmoid SIGMOID;
+    /// Error function, 2/√π·∫₀ˣ e^(−t²) dt.
+    erf ERF;
+    /// 1 − erf x, accurate where that is small.
+    erfc ERFC;
+    /// x·Φ(x), Φ the normal distribution; exact, not the approximation by tanh. Source: Hendrycks and Gimpel, "Gaussian error
+    /// linear units", 2016.
+    gelu GELU;
     /// max(x, 0); NaN stays. Gradient 0 at 0.
     relu RELU;
 }
@@ -581,10 +571,6 @@ binary_methods! {
 }
 
 impl Tensor {
-    /// `a` where this bool tensor is true, `b` elsewhere; the three broadcast.
-    pub fn where_(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        apply_one(Where, &[self, a, b])
-    }
     /// x + c.
     pub fn add_scalar(&self, c: f64) -> Result<Tensor> {
         self.add(&self.scalar_like(c)?)
@@ -654,6 +640,9 @@ pub(super) static ENTRIES: &[OpEntry] = &[
     entry1!(COS, cos, Inexact),
     entry1!(TANH, tanh, Inexact),
     entry1!(SIGMOID, sigmoid, Inexact),
+    entry1!(ERF, erf, Distinct),
+    entry1!(ERFC, erfc, Distinct),
+    entry1!(GELU, gelu, Distinct),
     entry1!(RELU, relu, Distinct),
     OpEntry {
         schema: &TIMES_I.schema,
@@ -675,11 +664,4 @@ pub(super) static ENTRIES: &[OpEntry] = &[
     entry2!(LE, le, Distinct),
     entry2!(GT, gt, Distinct),
     entry2!(GE, ge, Distinct),
-    OpEntry {
-        schema: &WHERE,
-        params: &[],
-        call: |x, _| x[0].where_(&x[1], &x[2]),
-        samples: &[Sample::new(&[&[3, 1], &[4], &[3, 4]], "")],
-        values: Values::Masked,
-    },
 ];

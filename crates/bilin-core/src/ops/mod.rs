@@ -7,14 +7,16 @@ mod einsum;
 mod elementwise;
 mod in_place;
 mod index;
+mod layer_norm;
 mod product;
 mod reduce;
 mod registry;
+mod select;
 mod softmax;
 mod view;
 
 pub use apply::{apply, apply_one};
-pub(crate) use apply::{push_forward, run_vjp};
+pub(crate) use apply::{push_forward, run_vjp, run_vjp_as_written};
 pub(crate) use cast::{astype, contiguous};
 pub use contract::ProductOptions;
 pub use einsum::{EinsumPath, einsum, einsum_path, einsum_with};
@@ -30,8 +32,10 @@ static ENTRIES: &[&[OpEntry]] = &[
     einsum::ENTRIES,
     view::ENTRIES,
     elementwise::ENTRIES,
+    select::ENTRIES,
     reduce::ENTRIES,
     softmax::ENTRIES,
+    layer_norm::ENTRIES,
     index::ENTRIES,
     cast::ENTRIES,
 ];

@@ -65,6 +65,14 @@ impl Attrs {
         }
     }
 
+    /// A number, or `default` where it isn't given.
+    pub fn number(&self, name: &'static str, default: f64) -> Result<f64> {
+        match self.text(name) {
+            None => Ok(default),
+            Some(text) => text.parse().map_err(|_| self.wrong(name, "want a number")),
+        }
+    }
+
     /// A truth value, false where it isn't given.
     pub fn flag(&self, name: &'static str) -> Result<bool> {
         match self.text(name) {

@@ -5,12 +5,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::modes;
+use super::modes::{self, ModeGuard};
 use super::peak::{Peak, peak_of};
 use crate::exec::device::Device;
 use crate::shape::dtype::DType;
@@ -89,6 +90,7 @@ pub struct Profile {
     devices: Vec<Device>,
 }
 
+#[derive(Debug)]
 struct Collector {
     start: Instant,
     events: Vec<Event>,
@@ -120,38 +122,78 @@ pub fn profile(f: impl FnOnce()) -> Profile {
 
 /// [`profile`] of a function with a result. A profile inside a profile takes the events of its own time.
 pub fn profile_with<T>(f: impl FnOnce() -> T) -> (T, Profile) {
-    let outer = COLLECTOR.replace(Some(Collector { start: Instant::now(), events: Vec::new(), devices: Vec::new(), depth: 0 }));
-    let restore = Restore(outer);
-    let mode = modes::set_profiling(true);
+    let recording = Recording::start();
     let out = f();
-    drop(mode);
-    let profile = COLLECTOR.take().map_or_else(Profile::default, |c| Profile { events: c.events, devices: c.devices });
-    drop(restore);
-    (out, profile)
+    (out, recording.finish())
 }
 
-/// Puts the outer collector back, also when `f` panics.
-struct Restore(Option<Collector>);
-impl Drop for Restore {
+/// A profile that is open on this thread: [`profile`] for callers that can't wrap their work in a function. Recordings are closed
+/// in the reverse order of their opening; one that is dropped is lost.
+#[must_use = "events are collected while the recording is open"]
+#[derive(Debug)]
+pub struct Recording {
+    outer: Option<Collector>,
+    /// Put back after the outer collector.
+    _mode: ModeGuard,
+}
+
+impl Recording {
+    /// Collects the events of this thread from now on.
+    pub fn start() -> Recording {
+        let outer = COLLECTOR.replace(Some(Collector { start: Instant::now(), events: Vec::new(), devices: Vec::new(), depth: 0 }));
+        Recording { outer, _mode: modes::set_profiling(true) }
+    }
+
+    /// The events since the start.
+    pub fn finish(self) -> Profile {
+        COLLECTOR.take().map_or_else(Profile::default, |c| Profile { events: c.events, devices: c.devices })
+    }
+}
+
+/// Also when the profiled function panics.
+impl Drop for Recording {
     fn drop(&mut self) {
-        COLLECTOR.replace(self.0.take());
+        COLLECTOR.replace(self.outer.take());
     }
 }
 
 /// Runs `f` as a named scope of the profile.
 pub fn record_function<T>(name: &str, f: impl FnOnce() -> T) -> T {
-    if !modes::is_profiling() {
-        return f();
-    }
-    let start = Instant::now();
-    COLLECTOR.with_borrow_mut(|c| c.iter_mut().for_each(|c| c.depth += 1));
+    let scope = Scope::enter(name);
     let out = f();
-    COLLECTOR.with_borrow_mut(|c| c.iter_mut().for_each(|c| c.depth -= 1));
-    record(start, None, |event| {
-        event.name = name.to_owned();
-        event.direction = Direction::Scope;
-    });
+    drop(scope);
     out
+}
+
+/// A named scope of the profile, from its making to its drop. Off, it is nothing.
+#[must_use = "the scope ends when it is dropped"]
+#[derive(Debug)]
+pub struct Scope {
+    open: Option<(Instant, String)>,
+    /// Profiles belong to a thread, so their scopes stay on it.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Scope {
+    /// Opens a scope.
+    pub fn enter(name: &str) -> Scope {
+        let open = modes::is_profiling().then(|| (Instant::now(), name.to_owned()));
+        if open.is_some() {
+            COLLECTOR.with_borrow_mut(|c| c.iter_mut().for_each(|c| c.depth += 1));
+        }
+        Scope { open, not_send: PhantomData }
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        let Some((start, name)) = self.open.take() else { return };
+        COLLECTOR.with_borrow_mut(|c| c.iter_mut().for_each(|c| c.depth = c.depth.saturating_sub(1)));
+        record(start, None, |event| {
+            event.name = name;
+            event.direction = Direction::Scope;
+        });
+    }
 }
 
 /// Adds an event that began at `start` and ends now; `fill` says the rest.

@@ -143,6 +143,10 @@ impl GradSlot {
             lock(&kept.after).retain(|(i, _)| *i != id);
         }
     }
+    /// Whether somebody looks at the gradient here: a hook, or for interior tensors `retain_grad`.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_wanted() || self.kept.get().is_some_and(|k| !lock(&k.hooks).is_empty())
+    }
     pub(crate) fn add_after_hook(&self, hook: AfterHook) -> u64 {
         let id = SEQUENCE.fetch_add(1, Relaxed);
         lock(&self.kept.get_or_init(Box::default).after).push((id, hook));
@@ -225,8 +229,33 @@ impl Saved {
         self.outputs = outputs.into_iter().map(Some).collect();
     }
 
+    /// The operands as `metas` say, which those that were kept broadcast to.
+    pub(crate) fn expand(&mut self, metas: &[Meta], broadcast: impl Fn(&Tensor, &[usize]) -> Result<Tensor>) -> Result<()> {
+        for (kept, meta) in self.inputs.iter_mut().zip(metas) {
+            if let Some(t) = kept.as_mut().filter(|t| t.shape() != meta.shape.as_slice()) {
+                *t = broadcast(t, &meta.shape)?;
+            }
+        }
+        self.input_metas = metas.into();
+        Ok(())
+    }
+
     fn missing(&self, what: &'static str, i: usize) -> Error {
         Error::invalid(self.name, what, format!("{i}, which wasn't saved"), "name it in Op::saves")
+    }
+}
+
+/// An op as the user wrote it, where the one recorded reads the sources of its operands: for gradients of these operands.
+pub(crate) struct Written {
+    pub(crate) op: Arc<dyn Op>,
+    pub(crate) inputs: SmallVec<[NodeInput; 2]>,
+    pub(crate) metas: SmallVec<[Meta; 2]>,
+}
+
+impl Written {
+    pub(crate) fn new(op: Arc<dyn Op>, inputs: &[&Tensor]) -> Written {
+        let metas = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
+        Written { op, inputs: inputs.iter().map(|t| t.node_input()).collect(), metas }
     }
 }
 
@@ -245,6 +274,7 @@ pub(crate) struct NodeInner {
     pub(crate) recomputes: bool,
     /// Its gradient asks for the node itself.
     keeps_node: bool,
+    pub(crate) written: Option<Box<Written>>,
     saved: Mutex<SavedState>,
 }
 
@@ -262,6 +292,7 @@ impl Node {
         grad_dtypes: &[DType],
         mut keep: super::op::Saves,
         recomputes: bool,
+        written: Option<Written>,
     ) -> Node {
         if recomputes {
             keep = super::op::Saves { inputs: u64::MAX, outputs: 0 };
@@ -277,7 +308,7 @@ impl Node {
         }
         let origins = inputs.iter().map(|t| t.node_input()).collect();
         let metas = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
-        Node::build(op, origins, metas, views, grad_dtypes, saved, [recomputes, false])
+        Node::build(op, origins, metas, views, grad_dtypes, saved, [recomputes, false], written)
     }
 
     /// Records `op` with operands that may be no tensors of the caller's, and `chosen` values beside the operands.
@@ -294,9 +325,10 @@ impl Node {
         saved.extend(views.iter().map(|_| None));
         saved.extend(chosen.into_iter().map(Some));
         let grad_dtypes: SmallVec<[DType; 1]> = views.iter().map(|v| v.dtype).collect();
-        Node::build(op, inputs, input_metas, views, &grad_dtypes, saved, [false, true])
+        Node::build(op, inputs, input_metas, views, &grad_dtypes, saved, [false, true], None)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the facts of one node")]
     fn build(
         op: Arc<dyn Op>,
         inputs: SmallVec<[NodeInput; 2]>,
@@ -305,6 +337,7 @@ impl Node {
         grad_dtypes: &[DType],
         saved: SmallVec<[Option<SavedValue>; 2]>,
         [recomputes, keeps_node]: [bool; 2],
+        written: Option<Written>,
     ) -> Node {
         let sequence = SEQUENCE.fetch_add(1, Relaxed);
         LIVE.fetch_add(1, Relaxed);
@@ -316,6 +349,7 @@ impl Node {
             outputs: views.iter().zip(grad_dtypes).map(|(v, &g)| GradSlot::new(sequence, v.layout.shape(), v.dtype, g)).collect(),
             recomputes,
             keeps_node,
+            written: written.map(Box::new),
             saved: Mutex::new(SavedState::Held(saved)),
         }))
     }
@@ -433,7 +467,13 @@ impl Drop for NodeInner {
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Relaxed);
         let state = self.saved.get_mut().unwrap_or_else(PoisonError::into_inner);
-        clear((std::mem::take(&mut self.inputs), std::mem::replace(state, SavedState::Released), std::mem::take(&mut self.outputs), None));
+        let written = self.written.take().map(|w| w as Box<dyn Any + Send>);
+        clear((
+            std::mem::take(&mut self.inputs),
+            std::mem::replace(state, SavedState::Released),
+            std::mem::take(&mut self.outputs),
+            written,
+        ));
     }
 }
 

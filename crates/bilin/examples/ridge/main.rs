@@ -6,6 +6,8 @@
 
 #[path = "../cli/arguments.rs"]
 pub mod arguments;
+#[path = "../data/cancer.rs"]
+pub mod cancer;
 pub mod closed;
 #[path = "../data/csv.rs"]
 pub mod csv;
@@ -18,6 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use arguments::{Arguments, Failure};
+use cancer::DATA;
 use closed::ClosedForm;
 use problem::Problem;
 use search::{Row, Search};
@@ -36,9 +39,6 @@ Exit status: 0, 1 where something failed or two derivatives differ by more than 
 
 /// Seed of the split in a plain run.
 pub const SEED: u64 = 2;
-
-/// The table that comes with the example.
-pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/breast_cancer.csv.gz");
 
 /// Relative differences above this fail the run.
 pub const TOLERANCE: f64 = 1e-6;
@@ -106,7 +106,7 @@ pub fn run(args: &[String], out: &mut dyn Write) -> Result<(), Failure> {
     let args = Arguments::parse(args, &["--seed", "--device", "--data"])?;
     let seed = args.value("--seed", SEED, "a whole number from 0", |_| true)?;
     let device = args.device()?;
-    let table = problem::load(Path::new(args.text("--data").unwrap_or(DATA))).map_err(Failure::Run)?;
+    let table = cancer::load(Path::new(args.text("--data").unwrap_or(DATA))).map_err(Failure::Run)?;
     let problem = Problem::new(&table, seed).map_err(Failure::Run)?;
     let search = search::search(&Ridge::new(&problem, &device)?, &ClosedForm::new(&problem), &device)?;
 

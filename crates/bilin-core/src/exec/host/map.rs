@@ -172,6 +172,8 @@ fn evaluate<T: Scalar, const B: usize>(
             Prim::Sqrt => unary!(T::sqrt),
             Prim::Tanh => unary!(T::tanh),
             Prim::Sigmoid => unary!(T::sigmoid),
+            Prim::Erf => unary!(T::erf),
+            Prim::Erfc => unary!(T::erfc),
             Prim::Sin => unary!(T::sin),
             Prim::Cos => unary!(T::cos),
             Prim::Floor => unary!(T::floor),

@@ -30,6 +30,8 @@ pub(super) trait Scalar: Compute {
     fn sqrt(self) -> Self;
     fn tanh(self) -> Self;
     fn sigmoid(self) -> Self;
+    fn erf(self) -> Self;
+    fn erfc(self) -> Self;
     fn sin(self) -> Self;
     fn cos(self) -> Self;
     fn floor(self) -> Self;
@@ -123,6 +125,12 @@ impl Scalar for i64 {
     fn sigmoid(self) -> i64 {
         self
     }
+    fn erf(self) -> i64 {
+        self
+    }
+    fn erfc(self) -> i64 {
+        self
+    }
     fn sin(self) -> i64 {
         self
     }
@@ -144,7 +152,7 @@ impl Scalar for i64 {
 }
 
 macro_rules! float {
-    ($t:ident) => {
+    ($t:ident, $erf:path, $erfc:path) => {
         impl Scalar for $t {
             fn constant(x: f64) -> $t {
                 x as $t
@@ -209,6 +217,12 @@ macro_rules! float {
             fn sigmoid(self) -> $t {
                 1.0 / (1.0 + $t::exp(-self))
             }
+            fn erf(self) -> $t {
+                $erf(self)
+            }
+            fn erfc(self) -> $t {
+                $erfc(self)
+            }
             fn sin(self) -> $t {
                 $t::sin(self)
             }
@@ -230,8 +244,8 @@ macro_rules! float {
         }
     };
 }
-float!(f32);
-float!(f64);
+float!(f32, libm::erff, libm::erfcf);
+float!(f64, libm::erf, libm::erfc);
 
 macro_rules! complex {
     ($t:ident, $part:ident) => {
@@ -306,6 +320,12 @@ macro_rules! complex {
             fn sigmoid(self) -> $t {
                 let one = $t::new(1.0, 0.0);
                 one / (one + num_complex::Complex::exp(-self))
+            }
+            fn erf(self) -> $t {
+                self
+            }
+            fn erfc(self) -> $t {
+                self
             }
             fn sin(self) -> $t {
                 num_complex::Complex::sin(self)
