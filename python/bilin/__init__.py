@@ -61,6 +61,7 @@ from ._bilin import (
 from ._modes import enable_grad, no_grad, set_grad_enabled
 from .errors import *  # noqa: F403
 
+__builtins_min = __import__("builtins").min
 _bool = __builtins__["bool"] if isinstance(__builtins__, dict) else __builtins__.bool
 __array_api_version__ = "2024.12"
 e, inf, nan, pi, newaxis = 2.718281828459045, float("inf"), float("nan"), 3.141592653589793, None
@@ -91,20 +92,24 @@ class EinsumPath(_NamedTuple):
     peak_elements: int
 
 
-def einsum_path(subscripts: str, *operands: _Any) -> EinsumPath:
-    """The path that ``einsum`` takes."""
-    return EinsumPath(*_bilin._einsum_path(subscripts, *operands))
+def einsum_path(*operands: _Any) -> EinsumPath:
+    """The path that ``einsum`` takes for the same operands."""
+    return EinsumPath(*_bilin._einsum_path(*operands))
 
 
 def from_dlpack(x: _Any, /, *, device: _Any = None, copy: _bool | None = None) -> Tensor:
     """A tensor of another library's array, through DLPack. A copy, unless ``copy=False`` asks for shared memory."""
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy)
-    if not hasattr(x, "__dlpack__"):
+    if not callable(getattr(type(x), "__dlpack__", None)):
         raise TypeError(f"from_dlpack: x is of type {type(x).__name__}; want an object with __dlpack__")
     import numpy as np
 
-    return asarray(np.from_dlpack(x), device=device, copy=copy)
+    try:
+        array = np.from_dlpack(x)
+    except Exception as error:
+        raise BufferError(f"from_dlpack: x can't be shared: {error}") from error
+    return asarray(array, device=device, copy=copy)
 
 
 def _dlpack(self: Tensor, **options: _Any) -> _Any:
@@ -124,13 +129,29 @@ Tensor.__dlpack_device__ = lambda self: (1, 0)  # type: ignore[method-assign]
 
 def from_numpy(array: _Any, /) -> Tensor:
     """A tensor over the array's memory, as ``asarray(array, copy=False)``."""
+    if not hasattr(array, "__array_interface__"):
+        raise TypeError(f"from_numpy: array is of type {type(array).__name__}; want a NumPy array")
     return asarray(array, copy=False)
+
+
+def _flag(value: _Any, func: str, arg: str) -> _bool:
+    if not isinstance(value, _bool):
+        raise TypeError(f"{func}: {arg} is of type {type(value).__name__}; want True or False")
+    return value
+
+
+def _whole(value: _Any, func: str, arg: str) -> int:
+    if isinstance(value, _bool) or not isinstance(value, int):
+        raise TypeError(f"{func}: {arg} is of type {type(value).__name__}; want a whole number")
+    if not -(2**62) < value < 2**62:
+        raise errors.InvalidArgument(f"{func}: {arg} is {value}; want a whole number of at most 62 bits")
+    return value
 
 
 def tensor(obj: _Any, *, dtype: _Any = None, device: _Any = None, requires_grad: _bool = False) -> Tensor:
     """A new tensor of ``obj``'s values."""
-    out = asarray(obj, dtype=dtype, device=device, copy=None if not isinstance(obj, Tensor) else True)
-    return out.requires_grad_() if requires_grad else out
+    out = Tensor(obj, dtype=dtype, device=device)
+    return out.requires_grad_() if _flag(requires_grad, "tensor", "requires_grad") else out
 
 
 def zeros(shape: _Any, *, dtype: _Any = None, device: _Any = None) -> Tensor:
@@ -159,45 +180,63 @@ def _like(x: _Any, name: str) -> Tensor:
     return x
 
 
+def _own(given: _Any, own: _Any) -> _Any:
+    return own if given is None else given
+
+
 def zeros_like(x: Tensor, /, *, dtype: _Any = None, device: _Any = None) -> Tensor:
     """Zeros of this shape."""
     x = _like(x, "zeros_like")
-    return _bilin._full("zeros_like", x.shape, 0, dtype or x.dtype, device or x.device)
+    return _bilin._full("zeros_like", x.shape, 0, _own(dtype, x.dtype), _own(device, x.device))
 
 
 def ones_like(x: Tensor, /, *, dtype: _Any = None, device: _Any = None) -> Tensor:
     """Ones of this shape."""
     x = _like(x, "ones_like")
-    return _bilin._full("ones_like", x.shape, 1, dtype or x.dtype, device or x.device)
+    return _bilin._full("ones_like", x.shape, 1, _own(dtype, x.dtype), _own(device, x.device))
 
 
 def empty_like(x: Tensor, /, *, dtype: _Any = None, device: _Any = None) -> Tensor:
     """A tensor of this shape to be filled."""
-    return zeros_like(_like(x, "empty_like"), dtype=dtype, device=device)
+    x = _like(x, "empty_like")
+    return _bilin._full("empty_like", x.shape, 0, _own(dtype, x.dtype), _own(device, x.device))
 
 
 def full_like(x: Tensor, /, fill_value: _Any, *, dtype: _Any = None, device: _Any = None) -> Tensor:
     """One value in this shape."""
     x = _like(x, "full_like")
-    return _bilin._full("full_like", x.shape, fill_value, dtype or x.dtype, device or x.device)
+    return _bilin._full("full_like", x.shape, fill_value, _own(dtype, x.dtype), _own(device, x.device))
 
 
 def eye(n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: _Any = None, device: _Any = None) -> Tensor:
     """Ones on diagonal ``k``, zeros elsewhere."""
-    if (n_cols is None or n_cols == n_rows) and k == 0:
-        return _bilin._eye(n_rows, dtype, device)
-    columns = n_rows if n_cols is None else n_cols
-    hits = [[1 if j - i == k else 0 for j in range(columns)] for i in range(n_rows)]
-    return asarray(hits, dtype=float32 if dtype is None else dtype, device=device).reshape(n_rows, columns)
+    rows = _whole(n_rows, "eye", "n_rows")
+    columns, k = rows if n_cols is None else _whole(n_cols, "eye", "n_cols"), _whole(k, "eye", "k")
+    if columns == rows and k == 0:
+        return _bilin._eye(rows, dtype, device)
+    out = _bilin._full("eye", (rows, columns), 0, float32 if dtype is None else dtype, device)
+    top, left = (0, k) if k > 0 else (-k, 0)
+    count = __builtins_min(rows - top, columns - left)
+    if count > 0:
+        diagonal(out[top : top + count, left : left + count]).fill_(1)  # noqa: F821
+    return out
+
+
+def _number(value: _Any, func: str, arg: str) -> _Any:
+    if isinstance(value, _bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{func}: {arg} is of type {type(value).__name__}; want a number")
+    if isinstance(value, int):
+        return _whole(value, func, arg)
+    if value - value != 0:
+        raise errors.InvalidArgument(f"{func}: {arg} is {value}; want a finite number")
+    return value
 
 
 def arange(start: float, /, stop: float | None = None, step: float = 1, *, dtype: _Any = None, device: _Any = None) -> Tensor:
     """start, start + step, … before stop; int64 for whole numbers, else float32."""
     if stop is None:
         start, stop = 0, start
-    for name, value in (("start", start), ("stop", stop), ("step", step)):
-        if not isinstance(value, (int, float)):
-            raise TypeError(f"arange: {name} is of type {type(value).__name__}; want a number")
+    start, stop, step = _number(start, "arange", "start"), _number(stop, "arange", "stop"), _number(step, "arange", "step")
     if dtype is None:
         dtype = int64 if all_ints(start, stop, step) else float32
     return _bilin._sequence("arange", float(start), float(stop), float(step), dtype, device)
@@ -213,10 +252,8 @@ def all_ints(*numbers: float) -> _bool:
 
 def linspace(start: float, stop: float, /, num: int, *, dtype: _Any = None, device: _Any = None, endpoint: _bool = True) -> Tensor:
     """``num`` numbers from start to stop."""
-    for name, value in (("start", start), ("stop", stop), ("num", num)):
-        if not isinstance(value, (int, float)):
-            raise TypeError(f"linspace: {name} is of type {type(value).__name__}; want a number")
-    if not endpoint and num > 0:
+    start, stop, num = _number(start, "linspace", "start"), _number(stop, "linspace", "stop"), _whole(num, "linspace", "num")
+    if not _flag(endpoint, "linspace", "endpoint") and num > 0:
         stop = start + (stop - start) * (num - 1) / num
     return _bilin._sequence("linspace", float(start), float(stop), float(num), float32 if dtype is None else dtype, device)
 
@@ -226,7 +263,7 @@ def _reduction(name: str) -> _Any:
 
     def reduce(x: _Any, /, *, axis: _Any = None, dtype: _Any = None, keepdims: _bool = False) -> Tensor:
         if dtype is not None:
-            x = asarray(x).astype(dtype)
+            x = _bilin._tensor(x, name, "x").astype(_dtype(dtype, name, "dtype"))
         return op(x, axes=axis, keepdim=keepdims)
 
     reduce.__name__ = reduce.__qualname__ = name
@@ -239,8 +276,10 @@ sum, mean, max, min, argmax, argmin = map(_reduction, ("sum", "mean", "max", "mi
 
 def _method(function: _Any) -> _Any:
     def method(self: Tensor, axis: _Any = None, *, dtype: _Any = None, keepdims: _bool = False, keepdim: _bool = False) -> Tensor:
-        return function(self, axis=axis, dtype=dtype, keepdims=keepdims or keepdim)
+        keeps = [_flag(k, function.__name__, "keepdims") for k in (keepdims, keepdim)]
+        return function(self, axis=axis, dtype=dtype, keepdims=True in keeps)
 
+    method.__qualname__ = function.__name__
     method.__name__, method.__doc__ = function.__name__, function.__doc__
     return method
 
@@ -251,19 +290,18 @@ for _f in (sum, mean, max, min, argmax, argmin):
 
 def all(x: _Any, /, *, axis: _Any = None, keepdims: _bool = False) -> Tensor:
     """Whether every element is true."""
-    return min(asarray(x).astype(bool).astype(uint8), axis=axis, keepdims=keepdims).astype(bool) if asarray(x).size else \
-        _bilin._full("all", (), True, bool, None)
+    return logical_not(any(logical_not(_bilin._tensor(x, "all", "x")), axis=axis, keepdims=keepdims))
 
 
 def any(x: _Any, /, *, axis: _Any = None, keepdims: _bool = False) -> Tensor:
     """Whether some element is true."""
-    return sum(asarray(x).astype(bool).astype(uint8), axis=axis, keepdims=keepdims) != 0
+    return sum(_bilin._tensor(x, "any", "x").astype(bool), axis=axis, keepdims=keepdims) != 0
 
 
 def reshape(x: _Any, /, shape: _Any, *, copy: _bool | None = None) -> Tensor:
     """The same elements under another shape; one length may be -1."""
-    out = asarray(x).reshape(shape)
-    return out.clone() if copy else out
+    out = _bilin._tensor(x, "reshape", "x").reshape(shape)
+    return out.clone() if copy is not None and _flag(copy, "reshape", "copy") else out
 
 
 def permute_dims(x: _Any, /, axes: _Any) -> Tensor:
@@ -273,7 +311,7 @@ def permute_dims(x: _Any, /, axes: _Any) -> Tensor:
 
 def matrix_transpose(x: _Any, /) -> Tensor:
     """The last two axes exchanged."""
-    return asarray(x).mT
+    return _bilin._tensor(x, "matrix_transpose", "x").mT
 
 
 def expand_dims(x: _Any, /, *, axis: int = 0) -> Tensor:
@@ -283,7 +321,8 @@ def expand_dims(x: _Any, /, *, axis: int = 0) -> Tensor:
 
 def astype(x: _Any, dtype: _Any, /, *, copy: _bool = True, device: _Any = None) -> Tensor:
     """The same values in another dtype."""
-    return asarray(x).astype(dtype, device=device)
+    out = _bilin._tensor(x, "astype", "x").astype(dtype, device=device)
+    return out.clone() if _flag(copy, "astype", "copy") and out is x else out
 
 
 def concat(tensors: _Any, /, *, axis: int | None = 0) -> Tensor:
@@ -291,7 +330,7 @@ def concat(tensors: _Any, /, *, axis: int | None = 0) -> Tensor:
     if not isinstance(tensors, (list, tuple)):
         raise TypeError(f"concat: tensors is of type {type(tensors).__name__}; want a list or tuple")
     if axis is None:
-        tensors, axis = [asarray(t).reshape(-1) for t in tensors], 0
+        tensors, axis = [_bilin._tensor(t, "concat", "tensors").reshape(-1) for t in tensors], 0
     return _concat(*tensors, axis=axis)
 
 
@@ -300,41 +339,52 @@ _concat = next(op for op in _bilin._ops(False) if op.__name__ == "concat")
 
 def take(x: _Any, indices: _Any, /, *, axis: int = 0) -> Tensor:
     """Positions along ``axis``."""
-    x = asarray(x)
-    return x[(slice(None),) * (axis % x.ndim if x.ndim else 0) + (asarray(indices),)]
+    x, axis = _bilin._tensor(x, "take", "x"), _whole(axis, "take", "axis")
+    if not -x.ndim <= axis < x.ndim:
+        raise errors.InvalidArgument(f"take: axis is {axis}; want an axis from {-x.ndim} to {x.ndim - 1}")
+    return x[(slice(None),) * (axis % x.ndim) + (_bilin._tensor(indices, "take", "indices"),)]
 
 
 def isnan(x: _Any, /) -> Tensor:
     """Where an element isn't a number."""
-    x = asarray(x)
+    x = _bilin._tensor(x, "isnan", "x")
     return x != x
 
 
 def isfinite(x: _Any, /) -> Tensor:
     """Where an element is neither infinite nor NaN."""
-    x = asarray(x)
+    x = _bilin._tensor(x, "isfinite", "x")
     return (x - x) == (x - x) if x.dtype.kind in ("float", "complex") else x == x
 
 
 def isinf(x: _Any, /) -> Tensor:
     """Where an element is infinite."""
-    x = asarray(x)
+    x = _bilin._tensor(x, "isinf", "x")
     return logical_and(logical_not(isfinite(x)), logical_not(isnan(abs(x) if x.dtype.kind == "complex" else x)))
+
+
+def _truth(x: _Any, func: str, arg: str) -> Tensor:
+    return _bilin._tensor(x, func, arg).astype(bool)
 
 
 def logical_and(x: _Any, y: _Any, /) -> Tensor:
     """Both true."""
-    return asarray(x, dtype=bool) & asarray(y, dtype=bool)
+    return _truth(x, "logical_and", "x") & _truth(y, "logical_and", "y")
 
 
 def logical_or(x: _Any, y: _Any, /) -> Tensor:
     """One or both true."""
-    return asarray(x, dtype=bool) | asarray(y, dtype=bool)
+    return _truth(x, "logical_or", "x") | _truth(y, "logical_or", "y")
 
 
 def logical_not(x: _Any, /) -> Tensor:
     """Not true."""
-    return asarray(x, dtype=bool) == False  # noqa: E712
+    return _truth(x, "logical_not", "x") == False  # noqa: E712
+
+
+def logical_xor(x: _Any, y: _Any, /) -> Tensor:
+    """One true, the other not."""
+    return _truth(x, "logical_xor", "x") != _truth(y, "logical_xor", "y")
 
 
 def _bits(name: str, choose: _Any) -> _Any:
@@ -365,6 +415,8 @@ def clone(x: Tensor, /) -> Tensor:
 
 def isdtype(dtype: DType, kind: _Any) -> _bool:
     """Whether a dtype is of a kind of the array API."""
+    if not isinstance(dtype, DType):
+        raise TypeError(f"isdtype: dtype is of type {type(dtype).__name__}; want a dtype such as bilin.float32")
     if isinstance(kind, tuple):
         return True in [isdtype(dtype, k) for k in kind]
     if isinstance(kind, DType):
@@ -378,23 +430,24 @@ def isdtype(dtype: DType, kind: _Any) -> _bool:
         "complex floating": dtype.kind == "complex",
         "numeric": dtype.kind != "bool",
     }
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise errors.InvalidArgument(f"isdtype: kind is {kind!r}; want one of {', '.join(kinds)}, a dtype or a tuple")
     return kinds[kind]
 
 
 def can_cast(from_: _Any, to: _Any, /) -> _bool:
     """Whether promotion leads from one dtype to the other."""
-    source = from_.dtype if isinstance(from_, Tensor) else _dtype(from_)
+    source = from_.dtype if isinstance(from_, Tensor) else _dtype(from_, "can_cast", "from_")
+    target = _dtype(to, "can_cast", "to")
     try:
-        return result_type(source, to) == _dtype(to)
+        return result_type(source, target) == target
     except TypeError:
         return False
 
 
 def finfo(type: _Any, /) -> _Any:
     """Limits of a floating dtype."""
-    dtype = type.dtype if isinstance(type, Tensor) else _dtype(type)
+    dtype = type.dtype if isinstance(type, Tensor) else _dtype(type, "finfo", "type")
     if dtype.kind not in ("float", "complex"):
         raise errors.DtypeMismatch(f"finfo: type is {dtype}; want a floating dtype")
     if dtype == bfloat16:
@@ -408,7 +461,7 @@ def finfo(type: _Any, /) -> _Any:
 
 def iinfo(type: _Any, /) -> _Any:
     """Limits of an integer dtype."""
-    dtype = type.dtype if isinstance(type, Tensor) else _dtype(type)
+    dtype = type.dtype if isinstance(type, Tensor) else _dtype(type, "iinfo", "type")
     if dtype.kind != "int":
         raise errors.DtypeMismatch(f"iinfo: type is {dtype}; want an integer dtype")
     import numpy as np
@@ -420,8 +473,12 @@ def broadcast_arrays(*tensors: Tensor) -> list[Tensor]:
     """Each tensor in the shape that all broadcast to."""
     import numpy as np
 
-    shape = np.broadcast_shapes(*[asarray(t).shape for t in tensors])
-    return [asarray(t).broadcast_to(shape) for t in tensors]
+    found = [_bilin._tensor(t, "broadcast_arrays", "tensors") for t in tensors]
+    try:
+        shape = np.broadcast_shapes(*[t.shape for t in found])
+    except ValueError as error:
+        raise errors.ShapeMismatch(f"broadcast_arrays: shapes {[t.shape for t in found]} don't broadcast") from error
+    return [t.broadcast_to(shape) for t in found]
 
 
 class _Info:

@@ -28,7 +28,10 @@ pub fn device(obj: Option<&Bound<'_, PyAny>>, func: &str) -> PyResult<Device> {
         None => Ok(Device::cpu()),
         Some(obj) if obj.is_none() => Ok(Device::cpu()),
         Some(obj) => match obj.cast::<PyString>() {
-            Ok(name) => Device::parse(name.to_str()?).or_raise(),
+            Ok(name) => Device::parse(&name.to_string_lossy()).map_err(|e| match e {
+                bilin::Error::InvalidArgument { got, want, .. } => invalid(func, "device", got, want),
+                other => crate::error::raise(other),
+            }),
             Err(_) => Err(wrong_type(func, "device", obj, "the name of a device, such as 'cpu'")),
         },
     }

@@ -37,11 +37,18 @@ fn asarray(
     as_tensor(obj, parse_optional(dtype, "asarray", "dtype")?, on.as_ref(), copy, "asarray").map(tensor::PyTensor)
 }
 
-/// The dtype of a name.
+/// The dtype of a name, for a function of Python that errors shall name.
 #[pyfunction]
-#[pyo3(name = "_dtype", signature = (obj, /))]
-fn dtype_of(obj: &Bound<'_, PyAny>) -> PyResult<PyDType> {
-    parse(obj, "dtype", "obj").map(PyDType)
+#[pyo3(name = "_dtype", signature = (obj, func="dtype", arg="obj", /))]
+fn dtype_of(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<PyDType> {
+    parse(obj, func, arg).map(PyDType)
+}
+
+/// Anything array-like as a tensor, for a function of Python that errors shall name.
+#[pyfunction]
+#[pyo3(name = "_tensor")]
+fn tensor_for(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<tensor::PyTensor> {
+    convert::tensor(obj, func, arg).map(tensor::PyTensor)
 }
 
 #[pymodule(gil_used = false)]
@@ -67,6 +74,7 @@ fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
     functions![
         asarray,
         dtype_of,
+        tensor_for,
         tensor::rebuild,
         tensor::stack,
         operators::where_,

@@ -44,7 +44,7 @@ fn text(op: &str, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Strin
         return Ok(Some(b.is_true().to_string()));
     }
     if let Ok(s) = value.cast::<PyString>() {
-        return Ok(Some(s.to_str()?.to_owned()));
+        return Ok(Some(s.to_string_lossy().into_owned()));
     }
     if let Ok(d) = value.cast::<PyDType>() {
         return Ok(Some(d.get().0.name().to_owned()));

@@ -2,7 +2,7 @@
 
 use bilin::{Axes, DType, Precision, ProductOptions, Tensor};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyEllipsis, PyList, PyTuple};
 
 use crate::convert::{pair, promoted};
 use crate::dtype::parse_optional;
@@ -141,28 +141,80 @@ pub fn tensordot(
     busy(lhs.py(), elements(&a, &b), || bilin::tensordot_with(&a, &b, axes, options)).or_raise().map(PyTensor)
 }
 
-fn einsum_operands(subscripts: Obj<'_, '_>, operands: &Bound<'_, PyTuple>, func: &str) -> PyResult<(String, Vec<Tensor>)> {
-    let text = subscripts.extract().map_err(|_| wrong_type(func, "subscripts", subscripts, "text such as 'ij,jk->ik'"))?;
-    let items: Vec<Bound<'_, PyAny>> = operands.iter().collect();
-    if items.is_empty() {
-        return Err(invalid(func, "operands", "missing", "want at least one"));
-    }
-    Ok((text, promoted(&items.iter().map(|o| (o, "operands")).collect::<Vec<_>>(), func)?))
+/// NumPy's second form: operands, each followed by the numbers of its axes, and perhaps those of the result.
+fn from_lists(all: &[Bound<'_, PyAny>], func: &str) -> PyResult<String> {
+    let labels = |list: &Bound<'_, PyAny>| -> PyResult<String> {
+        let mut text = String::new();
+        let wrong = |_| wrong_type(func, "subscripts", list, "text such as 'ij,jk->ik', or a list of numbers after each operand");
+        for item in list.try_iter().map_err(wrong)? {
+            let item = item?;
+            if item.is_instance_of::<PyEllipsis>() {
+                text.push_str("...");
+                continue;
+            }
+            // Capitals come first, so that the order of labels is that of the numbers.
+            match int(&item, func, "subscripts")? {
+                n @ 0..26 => text.push((b'A' + n as u8) as char),
+                n @ 26..52 => text.push((b'a' + (n - 26) as u8) as char),
+                n => return Err(invalid(func, "subscripts", n, "want numbers from 0 to 51, or Ellipsis")),
+            }
+        }
+        Ok(text)
+    };
+    let pairs = all.chunks_exact(2);
+    let out = match pairs.remainder() {
+        [out] => format!("->{}", labels(out)?),
+        _ => String::new(),
+    };
+    let terms: Vec<String> = pairs.map(|pair| labels(&pair[1])).collect::<PyResult<_>>()?;
+    Ok(terms.join(",") + &out)
 }
 
-/// Sums of products by subscripts; the order of contraction is always the cheapest that is found.
+fn einsum_operands(args: &Bound<'_, PyTuple>, func: &str) -> PyResult<(String, Vec<Tensor>)> {
+    let items: Vec<Bound<'_, PyAny>> = args.iter().collect();
+    let (text, operands) = match items.split_first() {
+        None => return Err(invalid(func, "subscripts", "missing", "want text such as 'ij,jk->ik'")),
+        Some((first, rest)) if first.is_instance_of::<pyo3::types::PyString>() => {
+            (first.cast::<pyo3::types::PyString>()?.to_string_lossy().into_owned(), rest.to_vec())
+        }
+        Some((first, [])) => return Err(wrong_type(func, "subscripts", first, "text such as 'ij,jk->ik'")),
+        Some(_) => (from_lists(&items, func)?, items.chunks_exact(2).map(|pair| pair[0].clone()).collect()),
+    };
+    if operands.is_empty() {
+        return Err(invalid(func, "operands", "missing", "want at least one"));
+    }
+    Ok((text, promoted(&operands.iter().map(|o| (o, "operands")).collect::<Vec<_>>(), func)?))
+}
+
+/// NumPy's argument: every value of it gives the same path here.
+fn check_optimize(optimize: Option<Obj<'_, '_>>, func: &str) -> PyResult<()> {
+    let Some(given) = optimize.filter(|o| !o.is_none()) else { return Ok(()) };
+    if let Ok(name) = given.extract::<String>() {
+        return match name.as_str() {
+            "greedy" | "optimal" => Ok(()),
+            _ => Err(invalid(func, "optimize", name, "want True, False, 'greedy', 'optimal' or a path")),
+        };
+    }
+    if given.extract::<bool>().is_ok() || given.is_instance_of::<PyList>() || given.is_instance_of::<PyTuple>() {
+        return Ok(());
+    }
+    Err(wrong_type(func, "optimize", given, "True, False, 'greedy', 'optimal' or a path"))
+}
+
+/// Sums of products by subscripts; the order of contraction is always the cheapest that is found, whatever `optimize` says.
 #[pyfunction]
-#[pyo3(signature = (subscripts, /, *operands, out_dtype=None, precision=None))]
+#[pyo3(signature = (*operands, out_dtype=None, precision=None, optimize=None))]
 pub fn einsum(
-    subscripts: Obj<'_, '_>,
     operands: &Bound<'_, PyTuple>,
     out_dtype: Option<Obj<'_, '_>>,
     precision: Option<Obj<'_, '_>>,
+    optimize: Option<Obj<'_, '_>>,
 ) -> PyResult<PyTensor> {
-    let (text, all) = einsum_operands(subscripts, operands, "einsum")?;
+    check_optimize(optimize, "einsum")?;
+    let (text, all) = einsum_operands(operands, "einsum")?;
     let options = options(out_dtype, precision, "einsum")?;
     let most = all.iter().map(Tensor::numel).max().unwrap_or(0);
-    busy(subscripts.py(), most, || bilin::einsum_with(&text, &all.iter().collect::<Vec<_>>(), options)).or_raise().map(PyTensor)
+    busy(operands.py(), most, || bilin::einsum_with(&text, &all.iter().collect::<Vec<_>>(), options)).or_raise().map(PyTensor)
 }
 
 /// Steps, FLOPs, elements.
@@ -170,9 +222,9 @@ type PathParts = (Vec<(usize, usize)>, u128, u128);
 
 /// Steps, FLOPs and peak elements of the path that `einsum` takes.
 #[pyfunction]
-#[pyo3(name = "_einsum_path", signature = (subscripts, /, *operands))]
-pub fn einsum_path(subscripts: Obj<'_, '_>, operands: &Bound<'_, PyTuple>) -> PyResult<PathParts> {
-    let (text, all) = einsum_operands(subscripts, operands, "einsum_path")?;
+#[pyo3(name = "_einsum_path", signature = (*operands))]
+pub fn einsum_path(operands: &Bound<'_, PyTuple>) -> PyResult<PathParts> {
+    let (text, all) = einsum_operands(operands, "einsum_path")?;
     let path = bilin::einsum_path(&text, &all.iter().collect::<Vec<_>>()).or_raise()?;
     Ok((path.steps, path.flops, path.peak_elements))
 }

@@ -444,7 +444,7 @@ pub fn sequence(tensors: &Bound<'_, PyAny>, func: &str) -> PyResult<Vec<Tensor>>
         || tensors.is_instance_of::<PyTuple>()
         || tensors.is_instance_of::<PyTensor>()
         || tensors.is_instance_of::<PyUntypedArray>();
-    if !is_sequence {
+    if !is_sequence || tensors.getattr("ndim").is_ok_and(|n| n.eq(0).unwrap_or(false)) {
         return Err(crate::error::wrong_type(func, "tensors", tensors, "a list or tuple of tensors"));
     }
     let items: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;

@@ -12,6 +12,8 @@ mod maml;
 mod newton;
 #[path = "../examples/ridge/main.rs"]
 mod ridge;
+#[path = "../examples/transformer/main.rs"]
+mod transformer;
 
 use std::fs;
 use std::io::Write;
@@ -227,6 +229,83 @@ fn newton_steps_by_hessian_products_end_where_an_explicit_hessian_does() {
     newton::run(&[], &mut out).unwrap();
     assert!(String::from_utf8(out).unwrap().contains("Hessian-vector products, no Hessian"));
     assert_eq!(newton::run(&words("--penalty 0"), &mut Vec::new()).unwrap_err().status(), 2);
+}
+
+fn transformer_learns(autocast: Option<DType>) -> transformer::train::Outcome {
+    let shape = transformer::model::Shape { context: 32, ..transformer::DEFAULTS.shape };
+    let settings = transformer::train::Settings { steps: 40, autocast, shape, ..transformer::DEFAULTS };
+    let text = transformer::text::Text::load(Path::new(transformer::TEXT), shape.context).unwrap();
+    transformer::train::train(&text, &settings, &Device::cpu(), |_, _| ()).unwrap()
+}
+
+/// The bound of the digits: each logit is within some 2⁻⁸ of its size, and so is a loss of order 1.
+#[test]
+fn the_transformer_learns_as_well_under_autocast() {
+    let (plain, mixed) = (transformer_learns(None), transformer_learns(Some(DType::Bf16)));
+    let ends = |losses: &[f64]| (losses[0], losses[losses.len() - 5..].iter().sum::<f64>() / 5.0);
+    let ((first, last), (_, mixed_last)) = (ends(&plain.losses), ends(&mixed.losses));
+    assert!(last < 0.75 * first && last < 0.7 * 76f64.ln(), "it learns little: from {first} to {last}");
+    assert!(plain.losses != mixed.losses, "the scope has no effect");
+    assert!((last - mixed_last).abs() <= 4.0 * 2f64.powi(-8), "{last} {mixed_last}");
+    assert!((plain.held_back - mixed.held_back).abs() <= 4.0 * 2f64.powi(-8), "{} {}", plain.held_back, mixed.held_back);
+    assert_eq!(plain.losses, transformer_learns(None).losses, "two runs differ");
+    for name in ["LayerNormBackward", "GeluBackward", "EinsumBackward", "MatmulBackward"] {
+        assert!(plain.profile.events().iter().any(|e| e.node == name), "{name} isn't in the profile");
+    }
+    assert!(plain.profile.events().iter().any(|e| e.name == "layer_norm" && e.dtype == Some(DType::F32)));
+    assert!(mixed.profile.events().iter().any(|e| e.name == "gelu" && e.dtype == Some(DType::Bf16)));
+    assert!(mixed.profile.events().iter().any(|e| e.name == "softmax" && e.dtype == Some(DType::F32)));
+}
+
+#[test]
+fn the_transformer_does_not_look_ahead_and_heads_share_their_group() {
+    use transformer::model::{Model, Shape};
+    let shape = Shape { blocks: 2, width: 24, heads: 6, groups: 2, context: 9 };
+    let device = Device::cpu();
+    let model = Model::new(shape, 11, &mut Rng::new(1), &device).unwrap();
+    let logits = |text: &[i64]| model.logits(&Tensor::from_slice(text, [1, text.len()], &device).unwrap()).unwrap();
+    let (a, b) = (logits(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), logits(&[1, 2, 3, 4, 5, 10, 0, 0, 0]));
+    let head = |t: &Tensor, count: usize| t.narrow(1, 0, count).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(head(&a, 5), head(&b, 5), "a character sees those after it");
+    assert_eq!(head(&a, 3), head(&logits(&[1, 2, 3]), 3), "a shorter text is another text");
+    assert_ne!(head(&a, 6), head(&b, 6));
+    // With all heads in one group, keys and values are a sixth of those of one group a head.
+    let numbers = |groups: usize| -> usize {
+        let model = Model::new(Shape { groups, ..shape }, 11, &mut Rng::new(1), &device).unwrap();
+        model.parameters().iter().map(Tensor::numel).sum()
+    };
+    assert_eq!(numbers(6) - numbers(1), 2 * 2 * 24 * (24 - 4));
+}
+
+#[test]
+fn the_transformer_program_reads_a_text_and_writes_a_trace() {
+    let folder = scratch("transformer");
+    let (text, trace) = (folder.join("text.txt"), folder.join("trace.json"));
+    fs::write(&text, "Grüße an alle! ".repeat(40)).unwrap();
+    let with = |more: &str, text: &Path| -> Vec<String> {
+        let paths = ["--text".to_owned(), text.display().to_string(), "--profile".to_owned(), trace.display().to_string()];
+        words(more).into_iter().chain(paths).collect()
+    };
+    let small = "--steps 2 --context 8 --width 8 --heads 2 --groups 1 --write 20 --autocast bf16";
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    transformer::run(&with(small, &text), &mut out, &mut err, false).unwrap();
+    let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());
+    assert!(out.contains("nats a character") && out.contains("LayerNormBackward") && err.contains("step     2/2"), "{out}{err}");
+    assert!(fs::read_to_string(&trace).unwrap().contains("\"name\":\"gelu\""));
+    let fails = |args: &[String]| transformer::run(args, &mut Vec::new(), &mut Vec::new(), false).unwrap_err();
+    for (args, status, part) in [
+        (words("--heads 5"), 2, "want multiples"),
+        (words("--autocast f64"), 2, "want bf16"),
+        (words("--steps 0"), 2, "--steps"),
+        (with("--context 64", &text), 1, "too few"),
+        (with("", &folder.join("none.txt")), 1, "none.txt"),
+    ] {
+        let failure = fails(&args);
+        assert!(failure.status() == status && failure.to_string().contains(part), "{failure}");
+    }
+    fs::write(&text, [0xff, 0xfe]).unwrap();
+    assert!(fails(&with("", &text)).to_string().contains("UTF-8"));
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]
