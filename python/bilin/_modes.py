@@ -48,7 +48,8 @@ class _GradScope(_Scope):
     _on = True
 
     def _set(self) -> bool:
-        return _bilin._set_grad_enabled(self._on)
+        before: bool = _bilin._set_grad_enabled(self._on)
+        return before
 
     def _restore(self, before: bool) -> None:
         _bilin._set_grad_enabled(before)

@@ -263,7 +263,7 @@ def checkpoint(function: Callable[..., R], *args: Any, rng: Rng | None = None, *
         return _tensors(pieces, "checkpoint", "the function's results")
 
     results = _bilin._checkpoint(run, [args[i] for i in places], rng)
-    return tuple(results) if shape[0] else results[0]  # type: ignore[return-value, no-any-return]
+    return tuple(results) if shape[0] else results[0]  # type: ignore[return-value]
 
 
 class detect_anomaly(_GradScope):
@@ -279,18 +279,19 @@ class detect_anomaly(_GradScope):
         return detect_anomaly(self._on)
 
     def _set(self) -> bool:
-        return _bilin._set_detect_anomaly(self._on)
+        before: bool = _bilin._set_detect_anomaly(self._on)
+        return before
 
     def _restore(self, before: bool) -> None:
         _bilin._set_detect_anomaly(before)
 
 
 def _tensors(inputs: Any, name: str, what: str = "inputs") -> list[Tensor]:
-    inputs = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    for x in inputs:
+    all: list[Any] = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    for x in all:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: {what} are of type {type(x).__name__}; want tensors")
-    return inputs
+    return all
 
 
 def _check(

@@ -95,7 +95,7 @@ class _Pull:
         live = [(o, g) for o, g in zip(self.outs, cotangents) if o.requires_grad]
         found: list[Any] = [None] * len(self.variables)
         if live:
-            found = _bilin.grad(
+            found[:] = _bilin.grad(
                 [o for o, _ in live],
                 self.variables,
                 [g for _, g in live],
@@ -109,15 +109,23 @@ class _Pull:
 
 
 def _shown(x: Tensor) -> Tensor:
-    return _bilin._without_history(x)
+    made: Tensor = _bilin._without_history(x)
+    return made
 
 
 def _zeros(x: Tensor) -> Tensor:
-    return _bilin._full("zeros", x.shape, 0, x.dtype, x.device)
+    made: Tensor = _bilin._full("zeros", x.shape, 0, x.dtype, x.device)
+    return made
+
+
+def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    made: Tensor = _bilin._full("zeros", shape, 0, like.dtype, like.device)
+    return made
 
 
 def _ones(x: Tensor) -> Tensor:
-    return _bilin._full("ones", x.shape, 1, x.dtype, x.device)
+    made: Tensor = _bilin._full("ones", x.shape, 1, x.dtype, x.device)
+    return made
 
 
 def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -128,7 +136,7 @@ def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_
 def _value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, name: str) -> Callable[..., Any]:
     _function(f, name)
     single = isinstance(argnums, int)
-    chosen = [argnums] if single else list(argnums)  # type: ignore[arg-type, list-item]
+    chosen: list[int] = [argnums] if isinstance(argnums, int) else list(argnums)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -253,7 +261,7 @@ def jacrev(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
             def join(i: int) -> Tensor:
                 x = pull.inputs[i]
                 if not rows:
-                    return _bilin._full("zeros", out.shape + x.shape, 0, x.dtype, x.device)
+                    return _empty(out.shape + x.shape, x)
                 return stack([r[i] for r in rows]).reshape(out.shape + x.shape)
 
             return _map(spec, join)
@@ -291,7 +299,7 @@ def jacfwd(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
             def join(i: int) -> Tensor:
                 shape = values[which].shape + inputs[i].shape
                 if not columns[i]:
-                    return _bilin._full("zeros", shape, 0, values[which].dtype, values[which].device)
+                    return _empty(shape, values[which])
                 return stack([c[which] for c in columns[i]], axis=-1).reshape(shape)
 
             return _map(spec, join)

@@ -5,9 +5,11 @@
 //! [`KernelRegistry`] holds sources and compiles each once, [`CommandEncoder`] records dispatches and finds the barriers
 //! between them, [`Graph`] replays a recording. `docs/gpu-kernels.md` shows a user's own kernel from source to result.
 
+mod backend;
 mod layer;
 mod outer_product;
 
+pub use backend::{WgpuBackend, check_kernels, open_device};
 pub use layer::buffer::GpuBuffer;
 pub use layer::device::{AdapterSummary, Counters, GpuDevice, GpuOptions, adapters};
 pub use layer::encoder::{CommandEncoder, Submission};

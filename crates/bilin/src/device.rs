@@ -24,7 +24,11 @@ pub trait Devices: Sized {
     /// The CPU.
     #[cfg(feature = "cpu")]
     fn cpu() -> Self;
-    /// `cpu` or `reference`. Errors: `InvalidArgument` naming what there is.
+    /// The adapter at `index` of [`gpu::adapters`](crate::gpu::adapters), opened once in a process. Errors: `InvalidArgument`
+    /// naming the adapters there are, `DeviceLost`.
+    #[cfg(feature = "wgpu")]
+    fn wgpu(index: usize) -> Result<Self>;
+    /// `cpu`, `reference`, or with the feature `wgpu` also `wgpu` or `wgpu:1`. Errors: `InvalidArgument` naming what there is.
     fn parse(name: &str) -> Result<Self>;
     /// Every device of this build, and why others are absent.
     fn available() -> Vec<DeviceInfo>;
@@ -37,12 +41,34 @@ impl Devices for Device {
         CPU.get_or_init(|| Device::new("cpu", Box::new(bilin_cpu::CpuBackend::new()))).clone()
     }
 
+    #[cfg(feature = "wgpu")]
+    fn wgpu(index: usize) -> Result<Device> {
+        use std::collections::BTreeMap;
+        use std::sync::{Mutex, PoisonError};
+        static OPEN: Mutex<BTreeMap<usize, Device>> = Mutex::new(BTreeMap::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = open.get(&index) {
+            return Ok(device.clone());
+        }
+        let device = bilin_gpu::open_device(index)?;
+        open.insert(index, device.clone());
+        Ok(device)
+    }
+
     fn parse(name: &str) -> Result<Device> {
+        #[cfg(feature = "wgpu")]
+        if let Some(index) = match name.strip_prefix("wgpu") {
+            Some("") => Some(0),
+            Some(rest) => rest.strip_prefix(':').and_then(|i| i.parse().ok()),
+            None => None,
+        } {
+            return Device::wgpu(index);
+        }
         match name {
             #[cfg(feature = "cpu")]
             "cpu" => Ok(Device::cpu()),
             "reference" => Ok(Device::reference()),
-            _ => Err(Error::invalid("device", "name", name, "this build has cpu and reference")),
+            _ => Err(Error::invalid("device", "name", name, names())),
         }
     }
 
@@ -65,9 +91,28 @@ impl Devices for Device {
         #[cfg(feature = "cpu")]
         all.push(info(Device::cpu()));
         all.push(info(Device::reference()));
-        all.extend(["wgpu", "cuda"].map(absent));
+        #[cfg(feature = "wgpu")]
+        {
+            let adapters = bilin_gpu::adapters();
+            if adapters.is_empty() {
+                all.push(DeviceInfo { absent: Some("no adapter: install a Vulkan driver".to_owned()), ..absent("wgpu") });
+            }
+            for index in 0..adapters.len() {
+                all.push(match Device::wgpu(index) {
+                    Ok(device) => info(device),
+                    Err(e) => DeviceInfo { name: format!("wgpu:{index}"), absent: Some(e.to_string()), ..absent("wgpu") },
+                });
+            }
+        }
+        #[cfg(not(feature = "wgpu"))]
+        all.push(absent("wgpu"));
+        all.push(absent("cuda"));
         all
     }
+}
+
+fn names() -> &'static str {
+    if cfg!(feature = "wgpu") { "this build has cpu, reference and wgpu:0, wgpu:1, …" } else { "this build has cpu and reference" }
 }
 
 /// What lives on a device.

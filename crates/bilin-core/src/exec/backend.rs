@@ -38,4 +38,9 @@ pub trait Backend: Debug + Send + Sync {
     }
     /// Names of the contraction kernels, best first.
     fn kernels(&self) -> Vec<&'static str>;
+    /// Takes a contraction kernel that was found to miscompute out of the table; false where it can't or there is none of
+    /// that name.
+    fn ban_kernel(&self, _kernel: &str) -> bool {
+        false
+    }
 }

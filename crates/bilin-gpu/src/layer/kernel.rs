@@ -58,7 +58,7 @@ struct Facts {
 }
 
 /// What a source declares. Errors name the line.
-fn read(name: &str, text: &str) -> Result<Facts> {
+fn read(name: &str, text: &str) -> Result<(naga::Module, Facts)> {
     let refused = |message: String| Error::ShaderCompilation { kernel: name.to_owned(), message };
     let module = naga::front::wgsl::parse_str(text).map_err(|e| {
         let line = e.location(text).map_or(0, |l| l.line_number);
@@ -88,17 +88,22 @@ fn read(name: &str, text: &str) -> Result<Facts> {
         }
     }
     bindings.sort_by_key(|(binding, _)| *binding);
-    Ok(Facts { entry: entry.name.clone(), bindings, has_constants, workgroup: entry.workgroup_size })
+    let facts = Facts { entry: entry.name.clone(), bindings, has_constants, workgroup: entry.workgroup_size };
+    Ok((module, facts))
 }
 
 impl Kernel {
     pub(crate) fn compile(name: &str, source: &Source, device: &GpuDevice) -> Result<Kernel> {
-        let facts = read(name, &source.text)?;
+        let (parsed, facts) = read(name, &source.text)?;
         let refused = |message: String| Error::ShaderCompilation { kernel: name.to_owned(), message };
         let inner = &device.0;
         let made = device.scoped(&OpName::from(name.to_owned()), || {
-            let descriptor =
-                wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(source.text.as_ref().into()) };
+            // The driver layer names lines of a user's source where it finds a fault; sources of this crate are parsed once.
+            let text = match source.is_trusted {
+                true => wgpu::ShaderSource::Naga(std::borrow::Cow::Owned(parsed)),
+                false => wgpu::ShaderSource::Wgsl(source.text.as_ref().into()),
+            };
+            let descriptor = wgpu::ShaderModuleDescriptor { label: Some(name), source: text };
             let module = match source.is_trusted {
                 true => super::trusted::module(&inner.raw, descriptor),
                 false => inner.raw.create_shader_module(descriptor),

@@ -64,6 +64,14 @@ impl KernelRegistry {
         inner.sources.insert(name, Source { text, is_trusted });
     }
 
+    /// Adds a kernel of this crate unless its name is known.
+    pub(crate) fn register_once(&self, name: &str, text: impl FnOnce() -> String) {
+        let mut inner = self.lock();
+        if !inner.sources.contains_key(name) {
+            inner.sources.insert(name.to_owned(), Source { text: text().into(), is_trusted: true });
+        }
+    }
+
     /// Every name, sorted.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.lock().sources.keys().cloned().collect();

@@ -1,0 +1,92 @@
+//! The self-test of an adapter: each kernel of products on shapes that choose it, against sums in f64 on the host.
+
+use bilin_core::{Device, Result, Tensor, matmul};
+
+use super::contract::KERNELS;
+
+/// m, k and n of a product.
+type Shape = (usize, usize, usize);
+
+/// Shapes for which each kernel is the best, with tails, and for some with k in parts.
+const SHAPES: [(&str, &[Shape]); 5] = [
+    ("outer", &[(37, 1, 301), (1, 1, 1)]),
+    ("rows", &[(70, 300, 1), (3, 9000, 1)]),
+    ("tile-128", &[(130, 33, 129)]),
+    ("tile-64", &[(65, 40, 67), (64, 16, 64)]),
+    ("tile-32", &[(5, 7, 3), (33, 2, 31), (3, 5000, 2)]),
+];
+
+/// Numbers in (−1, 1), none of them small, so that a lost term shows.
+fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    let one = |i: usize| {
+        let x = ((i * 7919 + seed * 104_729) % 1021) as f32 / 1021.0 + 0.01;
+        if (i * 31 + seed).is_multiple_of(3) { -x } else { x }
+    };
+    (0..count).map(one).collect()
+}
+
+/// Runs every kernel of products on a wgpu device and takes those out of its table that miscompute: what they would have
+/// run, the next one runs. Returns their names.
+///
+/// A result is wrong where it is further than 4·u·K·(|A|·|B|) from the sum in f64. Errors: `DeviceLost`, `OutOfMemory`,
+/// `ShaderCompilation`.
+///
+/// ```
+/// let device = bilin_gpu::open_device(0)?;
+/// assert!(bilin_gpu::check_kernels(&device)?.is_empty());
+/// # Ok::<(), bilin_core::Error>(())
+/// ```
+pub fn check_kernels(device: &Device) -> Result<Vec<&'static str>> {
+    let mut wrong = Vec::new();
+    for (kernel, shapes) in SHAPES {
+        for &(m, k, n) in shapes {
+            if !is_right(device, m, k, n)? {
+                device.backend().ban_kernel(kernel);
+                wrong.push(kernel);
+                break;
+            }
+        }
+    }
+    debug_assert!(KERNELS.iter().all(|k| SHAPES.iter().any(|(name, _)| name == k)));
+    Ok(wrong)
+}
+
+fn is_right(device: &Device, m: usize, k: usize, n: usize) -> Result<bool> {
+    let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
+    let (lhs, rhs) = (Tensor::from_slice(&a, [m, k], device)?, Tensor::from_slice(&b, [k, n], device)?);
+    let got = matmul(&lhs, &rhs)?.to_vec::<f32>()?;
+    let unit = f64::from(f32::EPSILON) / 2.0;
+    Ok((0..m * n).all(|at| {
+        let terms = (0..k).map(|p| f64::from(a[at / n * k + p]) * f64::from(b[p * n + at % n]));
+        let (sum, size) = terms.fold((0.0, 0.0), |(s, z), t| (s + t, z + t.abs()));
+        (f64::from(got[at]) - sum).abs() <= (4.0 * k as f64 + 1.0) * unit * size
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a check fails")]
+    use super::{check_kernels, is_right};
+    use crate::backend::WgpuBackend;
+    use crate::layer::device::GpuDevice;
+    use bilin_core::Device;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_kernel_that_miscomputes_is_named_and_leaves_the_table() {
+        let backend = WgpuBackend::new(&GpuDevice::new().unwrap());
+        let queue = Arc::clone(&backend.queue);
+        let device = Device::new("wgpu:0", Box::new(backend));
+        assert!(check_kernels(&device).unwrap().is_empty());
+        for name in queue.registry.names().into_iter().filter(|n| n.starts_with("contract-outer-")) {
+            let text = queue.registry.source(&name).unwrap();
+            let broken = text.replace("fma(load_lhs(base.x + row.x), b, 0.0)", "fma(load_lhs(base.x + row.x), b, 0.001)");
+            assert_ne!(*text, *broken);
+            queue.registry.register(name, broken, true);
+        }
+        assert!(!is_right(&device, 37, 1, 301).unwrap());
+        assert_eq!(check_kernels(&device).unwrap(), ["outer"]);
+        assert!(!device.backend().kernels().contains(&"outer"));
+        assert!(is_right(&device, 37, 1, 301).unwrap(), "the next kernel stands in");
+    }
+}

@@ -1,0 +1,278 @@
+//! Products: which kernel runs, over how many parts of k, and what follows it.
+
+use std::fmt::Write as _;
+
+use bilin_core::exec::call::ContractCall;
+use bilin_core::shape::plan::Loop;
+use bilin_core::{DType, Error, OpName, Result, are_deterministic_algorithms_enabled};
+
+use super::gemm::{self, Form, Sizes, TILES};
+use super::queue::{Queue, grid};
+use super::storage::WgpuStorage;
+use super::wgsl::{self, Wide, Words};
+use super::{map, unsupported};
+use crate::layer::buffer::GpuBuffer;
+
+/// The kernels, best first; the last accepts every call.
+pub(super) const KERNELS: [&str; 5] = ["outer", "rows", "tile-128", "tile-64", "tile-32"];
+
+/// Least terms of a part of k.
+const PART: usize = 1024;
+/// Most parts of k.
+const MOST_PARTS: usize = 64;
+
+/// What a sum in `accumulator`'s dtype is computed in: small integers modulo 2³², of which the result's width is a part.
+fn wide(queue: &Queue, op: &OpName, accumulator: DType) -> Result<Wide> {
+    match accumulator {
+        DType::F32 => Ok(Wide::F32),
+        DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32 => Ok(Wide::I32),
+        DType::I64 if queue.device.has_feature("i64") => Ok(Wide::I64),
+        other => Err(unsupported(op, other)),
+    }
+}
+
+/// The loops of a call, with lhs and rhs exchanged where that lets stores stand side by side.
+struct Roles<'a> {
+    batch: Vec<Loop<3>>,
+    m: Vec<Loop<3>>,
+    n: Vec<Loop<3>>,
+    k: Vec<Loop<3>>,
+    offsets: [usize; 3],
+    sizes: [usize; 4],
+    lhs: (&'a WgpuStorage, DType),
+    rhs: (&'a WgpuStorage, DType),
+}
+
+fn inner_stride(loops: &[Loop<3>], operand: usize) -> usize {
+    loops.last().map_or(usize::MAX, |l| l.strides[operand].unsigned_abs())
+}
+
+impl Roles<'_> {
+    fn exchange(&mut self) {
+        for loops in [&mut self.batch, &mut self.m, &mut self.n, &mut self.k] {
+            loops.iter_mut().for_each(|l| l.strides.swap(0, 1));
+        }
+        std::mem::swap(&mut self.m, &mut self.n);
+        self.offsets.swap(0, 1);
+        self.sizes.swap(1, 2);
+        std::mem::swap(&mut self.lhs, &mut self.rhs);
+    }
+}
+
+pub(super) fn run(queue: &Queue, call: ContractCall<'_>) -> Result<()> {
+    let (op, plan) = (call.op, call.plan);
+    let sizes = plan.sizes();
+    let [batch, m, n, _] = sizes;
+    let out = WgpuStorage::of(op, &*call.out.buffer)?;
+    map::check_dtype(queue, op, call.out.dtype)?;
+    let wide = wide(queue, op, call.accumulator)?;
+    if batch * m * n == 0 {
+        return Ok(());
+    }
+    let mut roles = Roles {
+        batch: plan.batch().to_vec(),
+        m: plan.m().to_vec(),
+        n: plan.n().to_vec(),
+        k: plan.k().to_vec(),
+        offsets: plan.offsets(),
+        sizes,
+        lhs: map::source_of(queue, op, &call.lhs)?,
+        rhs: map::source_of(queue, op, &call.rhs)?,
+    };
+    // Neighbours of the result belong to n; a product with a vector has n = 1.
+    let is_turned = if n == 1 { false } else { m == 1 || inner_stride(&roles.m, 2) < inner_stride(&roles.n, 2) };
+    if is_turned {
+        roles.exchange();
+    }
+    let need = plan.need()[2];
+    let parts = parts(&roles, wide, call.accumulator);
+    let is_wide = call.out.dtype == wide.dtype();
+    let product = |queue: &Queue, target: &GpuBuffer, parts: usize, step: usize| {
+        let job = Job { roles: &roles, wide, is_bool: call.accumulator == DType::Bool, parts, step };
+        job.dispatch(queue, op, target)
+    };
+    if parts == 1 && is_wide {
+        return product(queue, &out.buffer, 1, 0);
+    }
+    if need != batch * m * n {
+        return Err(Error::invalid(op.clone(), "out", "a strided result of another dtype than its sums", "make the result contiguous"));
+    }
+    let size = wide.dtype().size_bytes();
+    let scratch = queue.acquire(need * parts * size)?;
+    product(queue, &scratch.buffer, parts, need)?;
+    if parts == 1 {
+        return map::narrow(queue, op, (&scratch, wide), (out, call.out.dtype), need);
+    }
+    let summed = if is_wide { None } else { Some(queue.acquire(need * size)?) };
+    let to = summed.as_ref().unwrap_or(out);
+    let text = || include_str!("../../shader/sum_of_parts.wgsl").to_owned();
+    let groups = [grid(&queue.device, (need as u64).div_ceil(256))[0], 1, 1];
+    queue.record(op, "sum_of_parts_f32", text, &[&scratch.buffer, &to.buffer], &[need as u32, parts as u32, 0], groups)?;
+    match &summed {
+        Some(summed) => map::narrow(queue, op, (summed, wide), (out, call.out.dtype), need),
+        None => Ok(()),
+    }
+}
+
+/// Parts into which k is split: more than one only where the result has too few tiles for a card. It depends on m, n and k
+/// alone, so the number of products in a batch never changes the bits; under the deterministic switch there is one part.
+fn parts(roles: &Roles<'_>, wide: Wide, accumulator: DType) -> usize {
+    let [_, m, n, k] = roles.sizes;
+    if wide != Wide::F32 || accumulator == DType::Bool || are_deterministic_algorithms_enabled() {
+        return 1;
+    }
+    let tiles = m.div_ceil(64).saturating_mul(n.div_ceil(64));
+    (k / PART).min(256 / tiles.clamp(1, 256)).clamp(1, MOST_PARTS)
+}
+
+struct Job<'a> {
+    roles: &'a Roles<'a>,
+    wide: Wide,
+    is_bool: bool,
+    parts: usize,
+    /// Elements from one part's results to the next.
+    step: usize,
+}
+
+impl Job<'_> {
+    fn is_accepted(&self, kernel: &str) -> bool {
+        let [_, m, n, k] = self.roles.sizes;
+        let is_float = self.wide == Wide::F32;
+        match kernel {
+            "outer" => is_float && k == 1 && self.parts == 1,
+            "rows" => is_float && n == 1 && k >= 128 && inner_stride(&self.roles.k, 0) == 1 && !are_deterministic_algorithms_enabled(),
+            "tile-128" => is_float && m > 96 && n > 96,
+            "tile-64" => m > 32 && n > 32,
+            _ => true,
+        }
+    }
+
+    fn dispatch(&self, queue: &Queue, op: &OpName, target: &GpuBuffer) -> Result<()> {
+        let accepted = KERNELS.into_iter().filter(|k| self.is_accepted(k) && !queue.is_banned(k));
+        let Some(kernel) = queue.forced(accepted) else {
+            return Err(Error::KernelNotFound { kernel: "contract".to_owned(), backend: "wgpu".to_owned() });
+        };
+        let Roles { batch, m, n, k, offsets, sizes, lhs, rhs } = self.roles;
+        let mut words = Words::default();
+        let mut size = |x: usize| words.add(x as u32);
+        let part_len = sizes[3].div_ceil(self.parts).max(1);
+        let names = (size(sizes[0]), size(sizes[1]), size(sizes[2]), size(sizes[3]));
+        let (parts, len, step) = (size(self.parts), size(part_len), size(self.step));
+        let side = |tile: gemm::Tile| sizes[1].div_ceil(tile.side) * sizes[2].div_ceil(tile.side) * sizes[0] * self.parts;
+        let tile = TILES.into_iter().find(|t| kernel == format!("tile-{}", t.side));
+        let work = match (kernel, tile) {
+            (_, Some(tile)) => side(tile),
+            ("rows", _) => sizes[0] * sizes[1] * self.parts,
+            _ => sizes[0] * sizes[1].div_ceil(8) * sizes[2].div_ceil(256),
+        };
+        let tiles = size(work);
+        let first = offsets.map(&mut size);
+        let mut text = String::from(Words::DECLARED);
+        let t = self.wide.text();
+        let _ = writeln!(text, "@group(0) @binding(0) var<storage, read> lhs: array<{}>;", wgsl::element(lhs.1));
+        let _ = writeln!(text, "@group(0) @binding(1) var<storage, read> rhs: array<{}>;", wgsl::element(rhs.1));
+        let _ = writeln!(text, "@group(0) @binding(2) var<storage, read_write> out: array<{t}>;");
+        text.push_str(&wgsl::load("load_lhs", "lhs", lhs.1, self.wide, false));
+        text.push_str(&wgsl::load("load_rhs", "rhs", rhs.1, self.wide, false));
+        text.push_str(&words.positions("m_at", m, &[0, 2]));
+        text.push_str(&words.positions("n_at", n, &[1, 2]));
+        text.push_str(&words.positions("k_at", k, &[0, 1]));
+        text.push_str(&words.positions("walk", batch, &[0, 1, 2]));
+        let _ = writeln!(text, "fn batch_at(b: u32) -> vec3<u32> {{ return vec3<u32>({}) + walk(b); }}", first.join(", "));
+        words.check(op)?;
+        let along_k = [inner_stride(k, 0) <= inner_stride(m, 0), inner_stride(k, 1) <= inner_stride(n, 1)];
+        let sizes = Sizes { m: names.1, n: names.2, k: names.3, parts, part_len: len, part_step: step, tiles };
+        match tile {
+            Some(tile) => text.push_str(&gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k }, &sizes)),
+            None if kernel == "rows" => text.push_str(&rows(&sizes)),
+            None => text.push_str(&outer(&sizes)),
+        }
+        let name = format!(
+            "contract-{kernel}-{t}{}-{}-{}-{}{}{}{}-{}{}",
+            if self.is_bool { "-bool" } else { "" },
+            lhs.1,
+            rhs.1,
+            batch.len(),
+            m.len(),
+            n.len(),
+            k.len(),
+            u8::from(along_k[0]),
+            u8::from(along_k[1]),
+        );
+        queue.record(
+            op,
+            &name,
+            || wgsl::with_scalar_functions(text),
+            &[&lhs.0.buffer, &rhs.0.buffer, target],
+            &words.values,
+            grid(&queue.device, work as u64),
+        )
+    }
+}
+
+/// A product with a vector whose matrix has its rows along k: a workgroup adds one row, lane l the terms l, l + 256, …, and
+/// folds the lanes in halves. The order depends on k alone.
+fn rows(s: &Sizes) -> String {
+    format!(
+        "var<workgroup> sums: array<f32, 256>;
+@compute @workgroup_size(256)
+fn rows(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
+    for (var which = group.y * groups.x + group.x; which < {tiles}; which += groups.x * groups.y) {{
+        let m = which % {m};
+        let part = (which / {m}) % {parts};
+        let base = batch_at(which / {m} / {parts});
+        let at = m_at(m);
+        let end = min((part + 1u) * {len}, {k});
+        var sum = 0.0;
+        for (var j = part * {len} + lane; j < end; j += 256u) {{
+            let far = k_at(j);
+            sum = fma(load_lhs(base.x + at.x + far.x), load_rhs(base.y + far.y), sum);
+        }}
+        sums[lane] = sum;
+        workgroupBarrier();
+        for (var half = 128u; half > 0u; half >>= 1u) {{
+            if lane < half {{ sums[lane] += sums[lane + half]; }}
+            workgroupBarrier();
+        }}
+        if lane == 0u {{ out[base.z + at.y + part * {step}] = sums[0]; }}
+        workgroupBarrier();
+    }}
+}}
+",
+        tiles = s.tiles,
+        m = s.m,
+        k = s.k,
+        parts = s.parts,
+        len = s.part_len,
+        step = s.part_step,
+    )
+}
+
+/// A product over one term: each workgroup writes 8 rows of 256 columns.
+fn outer(s: &Sizes) -> String {
+    format!(
+        "@compute @workgroup_size(256)
+fn outer(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
+    let across = ({n} + 255u) / 256u;
+    let down = ({m} + 7u) / 8u;
+    for (var which = group.y * groups.x + group.x; which < {tiles}; which += groups.x * groups.y) {{
+        let column = (which % across) * 256u + lane;
+        let first = ((which / across) % down) * 8u;
+        let base = batch_at(which / across / down);
+        if column < {n} {{
+            let to = n_at(column);
+            let b = load_rhs(base.y + to.x);
+            let end = min(first + 8u, {m});
+            for (var i = first; i < end; i++) {{
+                let row = m_at(i);
+                out[base.z + row.y + to.y] = fma(load_lhs(base.x + row.x), b, 0.0);
+            }}
+        }}
+    }}
+}}
+",
+        n = s.n,
+        m = s.m,
+        tiles = s.tiles,
+    )
+}

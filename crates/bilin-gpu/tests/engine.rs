@@ -1,0 +1,233 @@
+//! The engine on wgpu: every op of the registry means what it means on the reference, gradients included.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
+
+use bilin::autograd::{self, GradOptions};
+use bilin::prelude::*;
+use bilin::{Kind, use_deterministic_algorithms};
+use conformance::compare::{C, assert_close, assert_product_rule, assert_same_bits, numbers};
+use conformance::samples::{all, attribute_texts, call, operands};
+use conformance::strides::{Strides, with_strides};
+
+fn gpu() -> Device {
+    Device::wgpu(0).unwrap()
+}
+
+fn to(device: &Device, all: &[Tensor]) -> Vec<Tensor> {
+    all.iter().map(|x| x.to_device(device).unwrap()).collect()
+}
+
+/// Fails where `got` isn't `want` of another device: exact for whole numbers; for floats within c·u·K·S, where K counts the
+/// elements of the largest operand, so all terms of any sum, and S is the largest number there or in the result.
+fn assert_alike(got: &Tensor, want: &Tensor, operands: &[Tensor], what: &str) {
+    assert_eq!((got.shape(), got.dtype()), (want.shape(), want.dtype()), "{what}");
+    let got = got.to_device(&Device::reference()).unwrap();
+    if got.dtype().kind() == Kind::Int || got.dtype().kind() == Kind::Bool {
+        return assert_same_bits(&got, &want.to_device(&Device::reference()).unwrap(), what);
+    }
+    let want = numbers(want);
+    let finite = |x: f64| if x.is_finite() { x.abs() } else { 0.0 };
+    let size = want.iter().chain(&operands.iter().flat_map(numbers).collect::<Vec<_>>()).fold(1.0f64, |m, z| m.max(finite(z.re)));
+    let terms = operands.iter().map(Tensor::numel).max().unwrap_or(1).max(1) as f64;
+    let u = got.dtype().accumulator().unit_roundoff();
+    assert_close(&got, &want, |i| C * u * terms * size + got.dtype().unit_roundoff() * 2.0 * finite(want[i].re), what);
+}
+
+#[test]
+fn every_op_and_class_of_strides_means_what_it_means_on_the_reference() {
+    let device = gpu();
+    let (mut calls, mut refused) = (0, 0);
+    for (entry, sample, seed) in all() {
+        for dtype in DType::ALL {
+            for text in attribute_texts(entry, sample, dtype) {
+                let home = operands(entry, sample, dtype, &Device::reference(), seed);
+                let what = format!("{} {:?} '{text}' {dtype}", entry.schema.name, sample.shapes);
+                let Ok(want) = call(entry, &home, &text) else { continue };
+                if home.iter().any(|x| !device.backend().has_dtype(x.dtype())) || !device.backend().has_dtype(want.dtype()) {
+                    let on_device: Result<Tensor> =
+                        home.iter().map(|x| x.to_device(&device)).collect::<Result<Vec<_>>>().and_then(|x| call(entry, &x, &text));
+                    let error = on_device.err().unwrap_or_else(|| panic!("{what}: not refused")).to_string();
+                    assert!(error.contains("isn't supported by"), "{what}: {error}");
+                    refused += 1;
+                    continue;
+                }
+                let classes: &[Strides] = if dtype == DType::F32 { &Strides::ALL } else { &[Strides::Contiguous, Strides::NegativeSliced] };
+                let plain = to(&device, &home);
+                for (i, class) in classes.iter().enumerate() {
+                    let strided: Vec<Tensor> = plain.iter().enumerate().map(|(j, x)| with_strides(x, class.after(i * j))).collect();
+                    let got = call(entry, &strided, &text).unwrap_or_else(|e| panic!("{what}, {class:?}: {e}"));
+                    assert_alike(&got, &want, &home, &format!("{what}, {class:?}"));
+                    calls += 1;
+                }
+            }
+        }
+    }
+    assert!(calls > 1000 && refused > 100, "{calls} calls, {refused} refused");
+}
+
+/// Gradients of first and second order by all operands, where the sample has them.
+fn derivatives(entry: &bilin::ops::OpEntry, x: &[Tensor], text: &str, u: &Tensor) -> Option<[Vec<Tensor>; 2]> {
+    let leaves: Vec<Tensor> = x.iter().map(|x| x.detach().requires_grad_(x.dtype().is_differentiable()).unwrap()).collect();
+    let out = call(entry, &leaves, text).ok().filter(Tensor::requires_grad)?;
+    let wanted: Vec<&Tensor> = leaves.iter().filter(|x| x.requires_grad()).collect();
+    let of = |y: &Tensor, u: Option<Tensor>, create_graph| {
+        let options = GradOptions { grad_outputs: vec![u], retain_graph: Some(true), create_graph, allow_unused: true };
+        let all = autograd::grad(&[y], &wanted, options).unwrap();
+        all.into_iter().zip(&wanted).map(|(g, x)| g.unwrap_or_else(|| x.zeros_like().unwrap())).collect::<Vec<_>>()
+    };
+    let first = of(&out, Some(u.clone()), true);
+    let squares = first.iter().filter(|g| g.requires_grad()).map(|g| g.mul(g).unwrap().sum(.., false).unwrap());
+    let second = squares.reduce(|a, b| a.add(&b).unwrap()).map(|s| of(&s, None, false)).unwrap_or_default();
+    Some([first, second])
+}
+
+#[test]
+fn gradients_of_first_and_second_order_are_the_references() {
+    let device = gpu();
+    let mut checked = 0;
+    for (entry, sample, seed) in all() {
+        let home = operands(entry, sample, DType::F32, &Device::reference(), seed);
+        let Ok(out) = call(entry, &home, sample.attrs) else { continue };
+        if out.dtype() != DType::F32 {
+            continue;
+        }
+        let u = Tensor::randn(out.shape(), DType::F32, out.device(), &mut Rng::new(seed ^ 1)).unwrap();
+        let Some(want) = derivatives(entry, &home, sample.attrs, &u) else { continue };
+        let got = derivatives(entry, &to(&device, &home), sample.attrs, &u.to_device(&device).unwrap()).unwrap();
+        for (order, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert_eq!(got.len(), want.len());
+            for (i, (g, w)) in got.iter().zip(want).enumerate() {
+                let what = format!("{} {:?} '{}', order {}, operand {i}", entry.schema.name, sample.shapes, sample.attrs, order + 1);
+                // A second derivative is a chain of about four products.
+                let mut scale: Vec<Tensor> = home.iter().filter(|x| x.dtype() == DType::F32).cloned().collect();
+                scale.extend(want.iter().chain([&u]).cloned());
+                let scale: Vec<Tensor> = scale.iter().map(|x| x.times(4.0)).collect();
+                assert_alike(g, w, &scale, &what);
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 200, "only {checked}");
+}
+
+trait Scaled {
+    fn times(&self, by: f32) -> Tensor;
+}
+impl Scaled for Tensor {
+    fn times(&self, by: f32) -> Tensor {
+        self.mul(&Tensor::scalar(by, self.device()).unwrap()).unwrap()
+    }
+}
+
+/// Normal numbers moved away from 0, so that products of two halves are no subnormal half.
+fn normal(shape: &[usize], dtype: DType, seed: u64) -> Tensor {
+    let x = Tensor::randn(shape, DType::F32, &Device::cpu(), &mut Rng::new(seed)).unwrap();
+    let data: Vec<f32> = x.to_vec::<f32>().unwrap().into_iter().map(|x| x + 0.0625f32.copysign(x)).collect();
+    Tensor::from_vec(data, shape, &Device::cpu()).unwrap().astype(dtype).unwrap()
+}
+
+#[test]
+fn products_of_every_kernel_stay_in_the_bound_and_repeat_their_bits() {
+    let device = gpu();
+    // Tiles of every size with tails, vectors, split sums, outer products, batches with broadcast.
+    let shapes: [(&[usize], &[usize]); 12] = [
+        (&[1, 1], &[1, 1]),
+        (&[5, 7], &[7, 3]),
+        (&[33, 17], &[17, 31]),
+        (&[65, 40], &[40, 67]),
+        (&[130, 33], &[33, 129]),
+        (&[3, 5000], &[5000, 2]),
+        (&[1, 4100], &[4100, 9]),
+        (&[70, 300], &[300, 1]),
+        (&[37, 1], &[1, 301]),
+        (&[4, 9, 20], &[20, 11]),
+        (&[9, 20], &[3, 20, 11]),
+        (&[2, 1, 9, 20], &[3, 20, 11]),
+    ];
+    for (a, b) in shapes {
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            let home = [normal(a, dtype, 1), normal(b, dtype, 2)];
+            let far = to(&device, &home);
+            let what = format!("{a:?} {b:?} {dtype}");
+            let got = far[0].matmul(&far[1]).unwrap();
+            let terms = *a.last().unwrap();
+            assert_product_rule(&got.to_device(&Device::cpu()).unwrap(), &home, terms, |x| x[0].matmul(&x[1]), &what);
+            assert_same_bits(&far[0].matmul(&far[1]).unwrap(), &got, &what);
+            // Transposed operands are read where they stand.
+            let turned: Vec<Tensor> = far.iter().map(|x| x.mt().unwrap().contiguous().unwrap().mt().unwrap()).collect();
+            let got = turned[0].matmul(&turned[1]).unwrap();
+            assert_product_rule(&got.to_device(&Device::cpu()).unwrap(), &home, terms, |x| x[0].matmul(&x[1]), &what);
+        }
+    }
+}
+
+#[test]
+fn under_the_deterministic_switch_bits_do_not_depend_on_the_batch_or_the_rows() {
+    let device = gpu();
+    let (a, b) =
+        (normal(&[130, 3000], DType::F32, 3).to_device(&device).unwrap(), normal(&[3000, 5], DType::F32, 4).to_device(&device).unwrap());
+    use_deterministic_algorithms(true);
+    let all = a.matmul(&b).unwrap();
+    for rows in [1, 2, 33, 64] {
+        let part = a.narrow(0, 0, rows).unwrap().matmul(&b).unwrap();
+        assert_same_bits(&part, &all.narrow(0, 0, rows).unwrap(), &format!("{rows} rows"));
+    }
+    use_deterministic_algorithms(false);
+}
+
+#[test]
+fn nan_and_infinity_stand_where_they_stand_on_the_cpu() {
+    let device = gpu();
+    let mut data: Vec<f32> = normal(&[33, 40], DType::F32, 5).to_vec().unwrap();
+    for (i, x) in [(3, f32::NAN), (90, f32::INFINITY), (200, f32::NEG_INFINITY), (333, 0.0), (777, -0.0)] {
+        data[i] = x;
+    }
+    let x = Tensor::from_vec(data, [33, 40], &Device::cpu()).unwrap();
+    let mut zeros = normal(&[40, 35], DType::F32, 6).to_vec::<f32>().unwrap();
+    zeros.iter_mut().step_by(3).for_each(|z| *z = 0.0);
+    let y = Tensor::from_vec(zeros, [40, 35], &Device::cpu()).unwrap();
+    let mask = |t: Tensor| -> Vec<u8> {
+        t.to_vec::<f32>()
+            .unwrap()
+            .iter()
+            .map(|x| {
+                if x.is_nan() {
+                    3
+                } else if *x == f32::INFINITY {
+                    2
+                } else {
+                    u8::from(*x == f32::NEG_INFINITY)
+                }
+            })
+            .collect()
+    };
+    let (fx, fy) = (x.to_device(&device).unwrap(), y.to_device(&device).unwrap());
+    assert_eq!(mask(fx.matmul(&fy).unwrap()), mask(x.matmul(&y).unwrap()), "matmul: 0·inf is NaN");
+    type Unary = fn(&Tensor) -> bilin::Result<Tensor>;
+    let ops: [(&str, Unary); 11] = [
+        ("exp", Tensor::exp),
+        ("log", Tensor::log),
+        ("sqrt", Tensor::sqrt),
+        ("tanh", Tensor::tanh),
+        ("sigmoid", Tensor::sigmoid),
+        ("relu", Tensor::relu),
+        ("neg", Tensor::neg),
+        ("sin", Tensor::sin),
+        ("cos", Tensor::cos),
+        ("max", |x| x.max(1, false)),
+        ("sum", |x| x.sum(1, false)),
+    ];
+    for (name, op) in ops {
+        assert_eq!(mask(op(&fx).unwrap()), mask(op(&x).unwrap()), "{name}");
+    }
+}
+
+#[test]
+fn a_position_outside_its_axis_is_an_error_when_values_are_read_and_the_device_goes_on() {
+    let device = gpu();
+    let x = Tensor::from_slice(&[1f32, 2., 3.], [3], &device).unwrap();
+    let index = Tensor::from_slice(&[0i64, 3], [2], &device).unwrap();
+    let picked = x.gather(0, &index).unwrap();
+    let error = picked.to_vec::<f32>().unwrap_err().to_string();
+    assert!(error.contains("index is 3; want 0 to 2 for an axis of length 3"), "{error}");
+    assert_eq!(x.to_vec::<f32>().unwrap(), [1., 2., 3.]);
+}
