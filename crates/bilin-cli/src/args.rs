@@ -36,6 +36,13 @@ pub enum Request {
         /// As JSON.
         json: bool,
     },
+    /// A picture of a trace.
+    Trace {
+        /// The trace.
+        file: PathBuf,
+        /// Where the picture goes; printed where missing.
+        output: Option<PathBuf>,
+    },
     /// Measurements.
     Bench(MachineArgs),
     /// The self-test.
@@ -276,7 +283,7 @@ fn request(command: &'static CommandInfo, given: Given, operands: Vec<OsString>)
     let device = given.device.clone().unwrap_or_else(|| "cpu".to_owned());
     match command.action {
         Action::Ops | Action::Devices | Action::Bench => want(0, 0, "no files")?,
-        Action::Info => want(1, 1, "one file")?,
+        Action::Info | Action::Trace => want(1, 1, "one file")?,
         Action::Check => want(0, 1, "at most one device")?,
         Action::Product | Action::Tensordot => want(2, 2, "two files")?,
         Action::Einsum => want(2, usize::MAX, "subscripts and at least one file")?,
@@ -290,6 +297,7 @@ fn request(command: &'static CommandInfo, given: Given, operands: Vec<OsString>)
             let device = operands.next().map_or(device, |name| name.to_string_lossy().into_owned());
             Request::Check(MachineArgs { device, threads: given.threads, json: false })
         }
+        Action::Trace => Request::Trace { file: operands.next().unwrap_or_default().into(), output: given.output },
         Action::Info => Request::Info { file: operands.next().unwrap_or_default().into(), json: given.json },
         Action::Product => Request::Product(product(name, Product::Plain(name), given, operands)?),
         Action::Tensordot => {

@@ -67,6 +67,8 @@ pub enum Action {
     Check,
     /// What a file holds.
     Info,
+    /// A picture of a trace.
+    Trace,
 }
 
 /// A command.
@@ -102,6 +104,8 @@ static JSON: &[OptionInfo] = &[option(Key::Json, "json", None, None, "one JSON o
 static DEVICE: &[OptionInfo] = &[option(Key::Device, "device", None, Some("NAME"), "where to compute: cpu (default) or reference")];
 static THREADS: &[OptionInfo] =
     &[option(Key::Threads, "threads", None, Some("N"), "threads to use; default BILIN_NUM_THREADS, or all cores")];
+static PICTURE: &[OptionInfo] =
+    &[option(Key::Output, "out", Some('o'), Some("FILE.svg"), "write the picture to FILE.svg instead of printing it")];
 static AXES: &[OptionInfo] =
     &[option(Key::Axes, "axes", None, Some("N|I,J:K,L"), "axes to sum: a count (default 2), or axes of A and of B, paired in order")];
 static PRODUCT: &[OptionInfo] = &[
@@ -186,6 +190,14 @@ pub static COMMANDS: &[CommandInfo] = &[
         about: "dtype, shape and names of what a file holds",
         detail: "",
         options: &[JSON, HELP],
+    },
+    CommandInfo {
+        name: "trace",
+        action: Action::Trace,
+        operands: "TRACE.json",
+        about: "a picture of the trace that --profile wrote",
+        detail: "bilin trace trace.json -o trace.svg",
+        options: &[PICTURE, HELP],
     },
 ];
 

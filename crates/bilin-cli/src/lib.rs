@@ -18,6 +18,7 @@ mod report;
 mod samples;
 mod streams;
 mod suggest;
+mod trace;
 
 use std::ffi::OsString;
 
@@ -45,6 +46,7 @@ fn perform(request: &Request, streams: &mut Streams<'_>) -> Result<(), Failure> 
         Request::Ops { json } => inspect::ops(*json, streams),
         Request::Devices { json } => inspect::devices(*json, streams),
         Request::Info { file, json } => inspect::info(file, *json, streams),
+        Request::Trace { file, output } => trace::run(file, output.as_deref(), streams),
         Request::Bench(args) => bench::run(args, streams),
         Request::Check(args) => check::run(args, streams),
     }

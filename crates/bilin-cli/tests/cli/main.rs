@@ -7,3 +7,4 @@ mod failures;
 mod fuzz_arguments;
 mod products;
 mod program;
+mod traces;
