@@ -51,4 +51,24 @@ fn graphs_without_backward_free_everything() {
     assert!(live_nodes() > before.0 && g.requires_grad());
     drop((x, g));
     assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before, "create_graph");
+    what_cant_be_allocated_is_an_error(&device);
+}
+
+/// 2²³·2²³ float64 are 2⁴⁹ bytes, beyond any address space of a process.
+fn what_cant_be_allocated_is_an_error(device: &Device) {
+    let x = Tensor::ones([1 << 23], DType::F64, device).unwrap().requires_grad_(true).unwrap();
+    let column = x.reshape([1 << 23, 1]).unwrap();
+    let before = (live_nodes(), memory_stats(device).current_bytes);
+    let too_much: [&dyn Fn() -> Result<Tensor>; 5] =
+        [&|| x.outer(&x), &|| column.matmul(&column.mt()?), &|| einsum("i,j->ij", &[&x, &x]), &|| column.add(&x), &|| {
+            Tensor::zeros([1 << 23, 1 << 23], DType::F64, device)
+        }];
+    for call in too_much {
+        match call().map(|t| t.shape().to_vec()) {
+            Err(Error::OutOfMemory { requested_bytes, limit_bytes: None, .. }) => assert!(requested_bytes >= 1 << 49),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((live_nodes(), memory_stats(device).current_bytes), before);
+    }
+    assert_eq!(x.dot(&x).unwrap().item::<f64>().unwrap(), (1u64 << 23) as f64, "and the next product works");
 }
