@@ -262,9 +262,11 @@ def _reduction(name: str) -> _Any:
     op = globals()[name]
 
     def reduce(x: _Any, /, *, axis: _Any = None, dtype: _Any = None, keepdims: _bool = False) -> Tensor:
-        if dtype is not None:
-            x = _bilin._tensor(x, name, "x").astype(_dtype(dtype, name, "dtype"))
-        return op(x, axes=axis, keepdim=keepdims)
+        if dtype is None:
+            return op(x, axes=axis, keepdim=keepdims)
+        wanted = _dtype(dtype, name, "dtype")
+        # A sum of narrow integers is an int64, exact before it wraps.
+        return op(_bilin._tensor(x, name, "x").astype(wanted), axes=axis, keepdim=keepdims).astype(wanted)
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__doc__ = f"``{name}`` over ``axis``, an axis, a tuple of them, or None for all."

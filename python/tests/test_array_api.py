@@ -170,6 +170,12 @@ def test_reductions(name, data):
     same(getattr(bl, name)(bl.asarray(a), axis=axis, keepdims=keepdims), getattr(xp, name)(strict(a), axis=axis, keepdims=keepdims))
 
 
+@given(a=arrays(dtypes=INTS + FLOATS), dtype=st.sampled_from(INTS + FLOATS))
+def test_sums_in_another_dtype(a, dtype):
+    if (a.dtype.kind == "f") == ("float" in dtype):
+        same(bl.sum(bl.asarray(a), dtype=getattr(bl, dtype)), xp.sum(strict(a), dtype=getattr(xp, dtype)))
+
+
 @given(data=st.data())
 def test_shapes_and_making(data):
     a = data.draw(arrays())

@@ -15,10 +15,12 @@ import pytest
 import bilin as bl
 
 HERE = pathlib.Path(__file__).parents[1]
+# Not the sources in the working directory, which have no extension module.
+PYTHON = [sys.executable, "-P"]
 
 
 def test_stubs_are_those_of_the_module():
-    run = subprocess.run([sys.executable, HERE / "generate_stubs.py", "--check"], capture_output=True, text=True)
+    run = subprocess.run([sys.executable, HERE / "scripts/generate_stubs.py", "--check"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert (pathlib.Path(bl.__file__).parent / "py.typed").exists()
 
@@ -138,7 +140,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("loop", ["while True: (x @ x).sum().backward()", "x.register_hook(lambda g: None)\n    while True: (x @ x).sum().backward()"])
 def test_interrupts_come_between_ops(loop):
-    run = subprocess.run([sys.executable, "-c", INTERRUPTED.format(loop=loop)], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([*PYTHON, "-c", INTERRUPTED.format(loop=loop)], capture_output=True, text=True, timeout=60)
     assert run.stdout.strip().startswith("interrupted (50, 50)"), run.stderr
 
 
@@ -147,4 +149,4 @@ def test_a_child_of_fork_computes():
     x = bl.ones((300, 300))
     want = (x @ x)[0, 0].item()
     code = f"import os, bilin as bl\nx = bl.ones((300, 300))\nx @ x\npid = os.fork()\nif pid == 0: os._exit(0 if (x @ x)[0, 0].item() == {want} else 1)\nraise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([*PYTHON, "-W", "ignore", "-c", code], timeout=60).returncode == 0

@@ -163,3 +163,43 @@ fn sign_f32(x: f32) -> f32 {
     if is_nan(x) || is_zero(x) { return x; }
     return select(-1.0, 1.0, x > 0.0);
 }
+
+// erfc of x ≥ 1 by its continued fraction, from the inside out.
+fn erfc_tail(x: f32) -> f32 {
+    if x > 10.5 { return 0.0; }
+    var t = x;
+    for (var k = 32u; k > 0u; k--) { t = x + 0.5 * f32(k) / t; }
+    return exp_f32(-x * x) * 0.564189584 / t;
+}
+
+// erf of |x| < 1 by its series.
+fn erf_near(x: f32) -> f32 {
+    let s = x * x;
+    var p = 1.3122532963802806e-8;
+    p = fma(p, s, -1.450385222315047e-7);
+    p = fma(p, s, 1.4589169000933706e-6);
+    p = fma(p, s, -1.3227513227513228e-5);
+    p = fma(p, s, 1.0683760683760684e-4);
+    p = fma(p, s, -7.575757575757576e-4);
+    p = fma(p, s, 4.62962962962963e-3);
+    p = fma(p, s, -2.3809523809523808e-2);
+    p = fma(p, s, 0.1);
+    p = fma(p, s, -0.3333333333333333);
+    p = fma(p, s, 1.0);
+    return 1.1283791670955126 * x * p;
+}
+
+fn erf_f32(x: f32) -> f32 {
+    if is_nan(x) { return x; }
+    let size = abs(x);
+    if size < 1.0 { return erf_near(x); }
+    let y = 1.0 - erfc_tail(size);
+    return select(-y, y, x > 0.0);
+}
+
+fn erfc_f32(x: f32) -> f32 {
+    if is_nan(x) { return x; }
+    if abs(x) < 1.0 { return 1.0 - erf_near(x); }
+    let y = erfc_tail(abs(x));
+    return select(2.0 - y, y, x > 0.0);
+}

@@ -107,7 +107,10 @@ fn basis(like: &Tensor) -> Result<Vec<Tensor>> {
 
 /// The derivative of `f` at `x`: shape f(x).shape + x.shape, by columns in forward mode or by rows in reverse, whichever are
 /// fewer; a complex derivative of a real x only in forward mode, a gradient by a complex x of a real f only in reverse.
-/// Differentiable itself where recording is on.
+/// Recorded as [`value_and_grad`] is.
+///
+/// Cost: one call of `f`, and a backward pass for each element of the result or a call in forward mode for each element of `x`;
+/// the passes aren't batched, so each reads the operands of products again.
 pub fn jacobian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
     let run = Run::of(|x| f(&x[0]), &[x], None)?;
     let out = &run.out;
@@ -138,7 +141,7 @@ pub fn jacobian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Ten
     Ok(rows)
 }
 
-/// The second derivative of the real scalar `f` at `x`: shape x.shape + x.shape, a Hessian-vector product a column.
+/// The second derivative of the real scalar `f` at `x`: shape x.shape + x.shape. Cost: [`hvp`] for each element of `x`.
 pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_complex() {
         return Err(Error::DtypeMismatch { op: "hessian".into(), dtypes: vec![x.dtype()], remedy: "take it by real and imaginary parts" });

@@ -163,9 +163,7 @@ fn timed(op: &dyn Op, sources: &[&View], outputs: &[Meta]) -> Result<(SmallVec<[
 impl Measured {
     fn record(self, op: &dyn Op, sources: &[&View], outputs: &[Meta], views: &[View], node: Option<&Node>) {
         let bytes = |v: &View| (v.layout.numel() * v.dtype.size_bytes()) as u64;
-        profiler::record(self.start, views.first().map(|v| v.storage.device()), |event| {
-            event.name = op.schema().name.to_owned();
-            event.duration_ns = self.duration.as_nanos() as u64;
+        profiler::record(op.schema().name, self.start, self.duration, views.first().map(|v| v.storage.device()), |event| {
             if let (Some(node), Direction::Forward) = (node, event.direction) {
                 event.sequence = node.0.sequence;
             }

@@ -45,8 +45,7 @@ impl Tensor {
         if let Some(start) = start {
             self.device().sync()?;
             let bytes = |t: &Tensor| (t.numel() * t.dtype().size_bytes()) as u64;
-            profiler::record(start, Some(self.device()), |event| {
-                event.name = op.to_owned();
+            profiler::record(op, start, start.elapsed(), Some(self.device()), |event| {
                 event.dtype = Some(self.dtype());
                 event.shapes = std::iter::once(self).chain(source).map(|t| t.shape().into()).collect();
                 event.bytes = bytes(self) + source.map_or(0, bytes);

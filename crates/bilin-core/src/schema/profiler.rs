@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
@@ -93,9 +93,27 @@ pub struct Profile {
 #[derive(Debug)]
 struct Collector {
     start: Instant,
+    /// Without the texts of `names`, which cost allocations that the measured work shouldn't wait for.
     events: Vec<Event>,
+    /// Op, op whose gradient it is part of, position of the device; one an event.
+    names: Vec<(&'static str, Option<&'static str>, Option<usize>)>,
     devices: Vec<Device>,
     depth: u32,
+}
+
+impl Collector {
+    fn new() -> Collector {
+        Collector { start: Instant::now(), events: Vec::new(), names: Vec::new(), devices: Vec::new(), depth: 0 }
+    }
+
+    fn finish(mut self) -> Profile {
+        for (event, (op, node, device)) in self.events.iter_mut().zip(self.names) {
+            event.name.push_str(op);
+            event.node = node.map_or_else(String::new, super::node_name);
+            event.device = device.map_or_else(String::new, |i| self.devices[i].name().to_owned());
+        }
+        Profile { events: self.events, devices: self.devices }
+    }
 }
 
 static THREADS: AtomicU64 = AtomicU64::new(1);
@@ -140,13 +158,13 @@ pub struct Recording {
 impl Recording {
     /// Collects the events of this thread from now on.
     pub fn start() -> Recording {
-        let outer = COLLECTOR.replace(Some(Collector { start: Instant::now(), events: Vec::new(), devices: Vec::new(), depth: 0 }));
+        let outer = COLLECTOR.replace(Some(Collector::new()));
         Recording { outer, _mode: modes::set_profiling(true) }
     }
 
     /// The events since the start.
     pub fn finish(self) -> Profile {
-        COLLECTOR.take().map_or_else(Profile::default, |c| Profile { events: c.events, devices: c.devices })
+        COLLECTOR.take().map_or_else(Profile::default, Collector::finish)
     }
 }
 
@@ -189,46 +207,47 @@ impl Drop for Scope {
     fn drop(&mut self) {
         let Some((start, name)) = self.open.take() else { return };
         COLLECTOR.with_borrow_mut(|c| c.iter_mut().for_each(|c| c.depth = c.depth.saturating_sub(1)));
-        record(start, None, |event| {
+        record("", start, start.elapsed(), None, |event| {
             event.name = name;
             event.direction = Direction::Scope;
         });
     }
 }
 
-/// Adds an event that began at `start` and ends now; `fill` says the rest.
-pub(crate) fn record(start: Instant, device: Option<&Device>, fill: impl FnOnce(&mut Event)) {
-    let duration_ns = start.elapsed().as_nanos() as u64;
+/// Adds an event of `op`; `fill` says the rest.
+pub(crate) fn record(op: &'static str, start: Instant, duration: Duration, device: Option<&Device>, fill: impl FnOnce(&mut Event)) {
     COLLECTOR.with_borrow_mut(|collector| {
         let Some(c) = collector else { return };
         let (node, sequence, direction) = match NODE.get() {
-            Some((op, sequence)) => (super::node_name(op), sequence, Direction::Backward),
-            None => (String::new(), 0, Direction::Forward),
+            Some((op, sequence)) => (Some(op), sequence, Direction::Backward),
+            None => (None, 0, Direction::Forward),
         };
         let mut event = Event {
             name: String::new(),
-            node,
+            node: String::new(),
             sequence,
             thread: THREAD.with(|t| *t),
             direction,
-            device: device.map_or_else(String::new, |d| d.name().to_owned()),
+            device: String::new(),
             dtype: None,
             shapes: SmallVec::new(),
             flops: 0,
             bytes: 0,
             start_ns: start.saturating_duration_since(c.start).as_nanos() as u64,
-            duration_ns,
+            duration_ns: duration.as_nanos() as u64,
             memory_change_bytes: 0,
             memory_bytes: device.map_or(0, |d| d.memory_stats().current_bytes),
             depth: c.depth,
         };
         fill(&mut event);
-        if let Some(device) = device
-            && !c.devices.contains(device)
-        {
-            c.devices.push(device.clone());
-        }
+        let device = device.map(|device| {
+            c.devices.iter().position(|d| d == device).unwrap_or_else(|| {
+                c.devices.push(device.clone());
+                c.devices.len() - 1
+            })
+        });
         c.events.push(event);
+        c.names.push((op, node, device));
     });
 }
 

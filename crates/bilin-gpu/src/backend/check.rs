@@ -8,9 +8,10 @@ use super::contract::KERNELS;
 type Shape = (usize, usize, usize);
 
 /// Shapes for which each kernel is the best, with tails, and for some with k in parts.
-const SHAPES: [(&str, &[Shape]); 5] = [
+const SHAPES: [(&str, &[Shape]); 6] = [
     ("outer", &[(37, 1, 301), (1, 1, 1)]),
     ("rows", &[(70, 300, 1), (3, 9000, 1)]),
+    ("columns", &[(1, 300, 70), (1, 9000, 300)]),
     ("tile-128", &[(130, 33, 129)]),
     ("tile-64", &[(65, 40, 67), (64, 16, 64)]),
     ("tile-32", &[(5, 7, 3), (33, 2, 31), (3, 5000, 2)]),
@@ -65,11 +66,54 @@ fn is_right(device: &Device, m: usize, k: usize, n: usize) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a panic is how a check fails")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
     use super::{check_kernels, is_right};
+    use conformance::samples::{all, call, operands};
+    use naga::back::{hlsl, msl, spv};
+    use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+    #[test]
+    fn every_shader_that_the_registry_of_ops_needs_translates_to_metal_direct3d_and_vulkan() {
+        let backend = WgpuBackend::new(&GpuDevice::new().unwrap());
+        let queue = Arc::clone(&backend.queue);
+        let device = Device::new("wgpu:0", Box::new(backend));
+        for (entry, sample, seed) in all() {
+            for dtype in [DType::F32, DType::F16, DType::Bf16, DType::I32] {
+                if operands(entry, sample, dtype, &Device::reference(), seed).iter().all(|x| device.backend().has_dtype(x.dtype())) {
+                    // What the device lacks has no shader.
+                    let _ = call(entry, &operands(entry, sample, dtype, &device, seed), sample.attrs);
+                }
+            }
+        }
+        check_kernels(&device).unwrap();
+        let names = queue.registry.names();
+        assert!(names.len() > 150, "{} shaders", names.len());
+        for kernel in KERNELS {
+            assert!(names.iter().any(|n| n.starts_with(&format!("contract-{kernel}-"))), "{kernel}");
+        }
+        for name in names {
+            let module = naga::front::wgsl::parse_str(&queue.registry.source(&name).unwrap()).unwrap();
+            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64);
+            let info = validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let entry = Some((naga::ShaderStage::Compute, module.entry_points[0].name.clone()));
+            let options = msl::Options { fake_missing_bindings: true, lang_version: (2, 3), ..Default::default() };
+            let pipeline = msl::PipelineOptions { entry_point: entry, ..Default::default() };
+            let (text, facts) = msl::write_string(&module, &info, &options, &pipeline).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(facts.entry_point_names.iter().all(std::result::Result::is_ok) && text.contains("kernel"), "{name}: {text}");
+            let mut text = String::new();
+            let options = hlsl::Options { fake_missing_bindings: true, shader_model: hlsl::ShaderModel::V6_0, ..Default::default() };
+            let pipeline = hlsl::PipelineOptions { entry_point: None };
+            let facts =
+                hlsl::Writer::new(&mut text, &options, &pipeline).write(&module, &info, None).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(facts.entry_point_names.iter().all(std::result::Result::is_ok) && text.contains("numthreads"), "{name}: {text}");
+            let words = spv::write_vec(&module, &info, &spv::Options::default(), None).unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert_eq!(words[0], 0x0723_0203, "{name}");
+        }
+    }
+    use super::KERNELS;
     use crate::backend::WgpuBackend;
     use crate::layer::device::GpuDevice;
-    use bilin_core::Device;
+    use bilin_core::{DType, Device};
     use std::sync::Arc;
 
     #[test]

@@ -14,7 +14,7 @@ use super::{map, unsupported};
 use crate::layer::buffer::GpuBuffer;
 
 /// The kernels, best first; the last accepts every call.
-pub(super) const KERNELS: [&str; 5] = ["outer", "rows", "tile-128", "tile-64", "tile-32"];
+pub(super) const KERNELS: [&str; 6] = ["outer", "rows", "columns", "tile-128", "tile-64", "tile-32"];
 
 /// Least terms of a part of k.
 const PART: usize = 1024;
@@ -48,6 +48,11 @@ fn inner_stride(loops: &[Loop<3>], operand: usize) -> usize {
 }
 
 impl Roles<'_> {
+    /// A product with a vector whose matrix has neighbours in m side by side.
+    fn is_by_columns(&self) -> bool {
+        self.sizes[2] == 1 && self.sizes[3] >= 128 && inner_stride(&self.m, 0) < inner_stride(&self.k, 0)
+    }
+
     fn exchange(&mut self) {
         for loops in [&mut self.batch, &mut self.m, &mut self.n, &mut self.k] {
             loops.iter_mut().for_each(|l| l.strides.swap(0, 1));
@@ -121,7 +126,7 @@ fn parts(roles: &Roles<'_>, wide: Wide, accumulator: DType) -> usize {
     if wide != Wide::F32 || accumulator == DType::Bool || are_deterministic_algorithms_enabled() {
         return 1;
     }
-    let tiles = m.div_ceil(64).saturating_mul(n.div_ceil(64));
+    let tiles = if roles.is_by_columns() { m.div_ceil(256) } else { m.div_ceil(64).saturating_mul(n.div_ceil(64)) };
     (k / PART).min(256 / tiles.clamp(1, 256)).clamp(1, MOST_PARTS)
 }
 
@@ -141,6 +146,7 @@ impl Job<'_> {
         match kernel {
             "outer" => is_float && k == 1 && self.parts == 1,
             "rows" => is_float && n == 1 && k >= 128 && inner_stride(&self.roles.k, 0) == 1 && !are_deterministic_algorithms_enabled(),
+            "columns" => is_float && self.roles.is_by_columns() && !are_deterministic_algorithms_enabled(),
             "tile-128" => is_float && m > 96 && n > 96,
             "tile-64" => m > 32 && n > 32,
             _ => true,
@@ -163,6 +169,7 @@ impl Job<'_> {
         let work = match (kernel, tile) {
             (_, Some(tile)) => side(tile),
             ("rows", _) => sizes[0] * sizes[1] * self.parts,
+            ("columns", _) => sizes[0] * sizes[1].div_ceil(64) * self.parts,
             _ => sizes[0] * sizes[1].div_ceil(8) * sizes[2].div_ceil(256),
         };
         let tiles = size(work);
@@ -185,6 +192,7 @@ impl Job<'_> {
         match tile {
             Some(tile) => text.push_str(&gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k }, &sizes)),
             None if kernel == "rows" => text.push_str(&rows(&sizes)),
+            None if kernel == "columns" => text.push_str(&columns(&sizes)),
             None => text.push_str(&outer(&sizes)),
         }
         let name = format!(
@@ -235,6 +243,46 @@ fn rows(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
             workgroupBarrier();
         }}
         if lane == 0u {{ out[base.z + at.y + part * {step}] = sums[0]; }}
+        workgroupBarrier();
+    }}
+}}
+",
+        tiles = s.tiles,
+        m = s.m,
+        k = s.k,
+        parts = s.parts,
+        len = s.part_len,
+        step = s.part_step,
+    )
+}
+
+/// A product with a vector whose matrix has its columns along k: a workgroup adds 64 columns, lane row r the terms r, r + 4,
+/// …, which are then added in the order of r. The order depends on k and its parts alone.
+fn columns(s: &Sizes) -> String {
+    format!(
+        "var<workgroup> sums: array<f32, 256>;
+@compute @workgroup_size(64, 4)
+fn columns(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
+    let across = ({m} + 63u) / 64u;
+    for (var which = group.y * groups.x + group.x; which < {tiles}; which += groups.x * groups.y) {{
+        let m = (which % across) * 64u + lane.x;
+        let part = (which / across) % {parts};
+        let base = batch_at(which / across / {parts});
+        let at = m_at(m);
+        var sum = 0.0;
+        if m < {m} {{
+            let end = min((part + 1u) * {len}, {k});
+            for (var j = part * {len} + lane.y; j < end; j += 4u) {{
+                let far = k_at(j);
+                sum = fma(load_lhs(base.x + at.x + far.x), load_rhs(base.y + far.y), sum);
+            }}
+        }}
+        sums[lane.y * 64u + lane.x] = sum;
+        workgroupBarrier();
+        if lane.y == 0u && m < {m} {{
+            let total = ((sums[lane.x] + sums[64u + lane.x]) + sums[128u + lane.x]) + sums[192u + lane.x];
+            out[base.z + at.y + part * {step}] = total;
+        }}
         workgroupBarrier();
     }}
 }}

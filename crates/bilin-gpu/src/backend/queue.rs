@@ -14,6 +14,8 @@ use crate::layer::registry::KernelRegistry;
 
 /// Dispatches after which a recording goes to the device, so that it works while more is recorded.
 const LONG: usize = 64;
+/// Bytes of memory in use by a recording after which it goes to the device, so that what was dropped since can be used again.
+const LARGE: u64 = 1 << 28;
 /// Environment variable that forces a kernel of the table on the calls it accepts.
 const KERNEL_VARIABLE: &str = "BILIN_WGPU_KERNEL";
 /// Invocations of a workgroup in kernels over elements.
@@ -32,6 +34,8 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Pending {
     encoder: Option<CommandEncoder>,
+    /// Bytes of the buffers of its dispatches.
+    bytes: u64,
     /// Calls that read positions which nobody has checked yet, with the length of their axis.
     positions: Vec<(OpName, usize)>,
     /// Three words: call + 1 of a wrong position, or 0, and the position's two halves.
@@ -121,7 +125,9 @@ impl Queue {
         let mut pending = self.lock();
         let encoder = pending.encoder.get_or_insert_with(|| self.device.command_encoder());
         encoder.encode_with(&kernel, buffers, constants, grid)?;
-        if encoder.len() >= LONG {
+        let is_long = encoder.len() >= LONG;
+        pending.bytes += buffers.iter().map(|b| b.byte_len() as u64).sum::<u64>();
+        if is_long || pending.bytes >= LARGE {
             commit(&mut pending)?;
         }
         Ok(())
@@ -173,6 +179,7 @@ impl Queue {
 }
 
 fn commit(pending: &mut Pending) -> Result<()> {
+    pending.bytes = 0;
     match pending.encoder.take() {
         Some(encoder) => encoder.commit().map(drop),
         None => Ok(()),

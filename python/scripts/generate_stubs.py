@@ -1,7 +1,7 @@
 """Writes bilin/_bilin.pyi and bilin/__init__.pyi from the module, the registry of ops and the tables below.
 
-    python python/generate_stubs.py            writes
-    python python/generate_stubs.py --check    says whether they are up to date
+    python python/scripts/generate_stubs.py            writes
+    python python/scripts/generate_stubs.py --check    says whether they are up to date
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import bilin
 from bilin import _bilin
 
-HERE = pathlib.Path(__file__).parent / "bilin"
+HERE = pathlib.Path(__file__).parents[1] / "bilin"
 
 HEAD = '''"""Written by generate_stubs.py."""
 

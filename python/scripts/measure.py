@@ -1,4 +1,4 @@
-"""The figures of docs/python.md: python measure.py"""
+"""Times of import and of small calls: python python/scripts/measure.py"""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def best(statement, number, **names):
 def import_seconds():
     """What `import bilin` takes beyond `import numpy`, fastest of several processes."""
     code = "import time, numpy; t = time.perf_counter(); import bilin; print(time.perf_counter() - t)"
-    return min(float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout) for _ in range(7))
+    return min(float(subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True).stdout) for _ in range(7))
 
 
 def main():

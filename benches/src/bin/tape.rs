@@ -1,0 +1,99 @@
+//! Cases of the tape for `benches/peers.py`: reads "CASE REPEATS" lines, answers each with seconds a repeat, so that a driver can
+//! alternate with peers in other processes.
+
+use std::io::{self, BufRead, Write};
+use std::time::Instant;
+
+use bilin::autograd;
+use bilin::prelude::*;
+
+/// Nodes of a chain.
+const CHAIN: usize = 1_000_000;
+/// Consumers of a leaf.
+const WIDE: usize = 100_000;
+
+type Case = Box<dyn FnMut() -> Result<[f64; 2]>>;
+
+fn seconds(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64()
+}
+
+/// y ← y·c, a million times: seconds to record and to go backward.
+fn chain() -> Result<[f64; 2]> {
+    let x = Tensor::ones([1], DType::F32, &Device::cpu())?.requires_grad_(true)?;
+    let start = Instant::now();
+    let mut y = x.clone();
+    for _ in 0..CHAIN {
+        y = y.neg()?;
+    }
+    let loss = y.sum(.., false)?;
+    let forward = seconds(start);
+    let start = Instant::now();
+    drop(y);
+    loss.backward()?;
+    drop(loss);
+    Ok([forward, seconds(start)])
+}
+
+/// A leaf with 100,000 consumers, concatenated and summed.
+fn wide() -> Result<[f64; 2]> {
+    let x = Tensor::ones([1], DType::F32, &Device::cpu())?.requires_grad_(true)?;
+    let start = Instant::now();
+    let all: Vec<Tensor> = (0..WIDE).map(|_| x.neg()).collect::<Result<_>>()?;
+    let loss = bilin::concat(&all.iter().collect::<Vec<_>>(), 0)?.sum(.., false)?;
+    let forward = seconds(start);
+    let start = Instant::now();
+    drop(all);
+    loss.backward()?;
+    drop(loss);
+    Ok([forward, seconds(start)])
+}
+
+/// Gradient and Hessian-vector product of Σ tanh(tanh(X·A)·B).
+fn hvp(size: usize) -> Result<Case> {
+    let (dev, mut rng) = (Device::cpu(), Rng::new(1));
+    let mut of = |shape: [usize; 2]| Tensor::randn(shape, DType::F32, &dev, &mut rng)?.mul_scalar((size as f64).powf(-0.5));
+    let (x, a, b, v, w) = (of([size, size])?, of([size, size])?, of([size, size])?, of([size, size])?, of([size, size])?);
+    Ok(Box::new(move || {
+        let f = |p: &[Tensor]| x.matmul(&p[0])?.tanh()?.matmul(&p[1])?.tanh()?.sum(.., false);
+        let start = Instant::now();
+        drop(autograd::value_and_grad(f, &[&a, &b])?);
+        let gradient = seconds(start);
+        let start = Instant::now();
+        drop(autograd::hvp(f, &[&a, &b], &[&v, &w])?);
+        Ok([gradient, seconds(start)])
+    }))
+}
+
+fn serve() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let (mut small, mut large) = (hvp(16)?, hvp(512)?);
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let (name, repeats) = line.split_once(' ').ok_or("want CASE REPEATS")?;
+        let repeats: u32 = repeats.parse()?;
+        let mut sums = [0.0; 2];
+        for _ in 0..repeats {
+            let parts = match name {
+                "chain" => chain()?,
+                "wide" => wide()?,
+                "hvp16" => small()?,
+                "hvp512" => large()?,
+                other => return Err(format!("no case {other}").into()),
+            };
+            sums.iter_mut().zip(parts).for_each(|(s, p)| *s += p / f64::from(repeats));
+        }
+        writeln!(io::stdout(), "{:e} {:e}", sums[0], sums[1])?;
+        io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+fn main() -> std::process::ExitCode {
+    match serve() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("tape: {e}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
