@@ -1,4 +1,5 @@
-//! Optimisers: they change leaves in place, under `no_grad`, in the leaf's memory.
+//! Optimisers: they change leaves in place, under `no_grad`, in the leaf's memory. A step of an f16 or bf16 leaf is computed in
+//! f32, with its state in f32, and rounded once; steps below half a unit of the leaf are lost, so train with f32 leaves and autocast.
 
 pub(crate) mod clip;
 
@@ -33,9 +34,26 @@ macro_rules! optimizer {
 optimizer!(Sgd);
 optimizer!(AdamW);
 
-/// The gradient of a parameter in its dtype, or `None` where there is none yet.
+/// The dtype of a parameter's steps and state: f32 for halves.
+fn wide(p: &Tensor) -> DType {
+    if p.dtype().is_half() { DType::F32 } else { p.dtype() }
+}
+
+/// The gradient of a parameter in the dtype of its steps, or `None` where there is none yet.
 fn gradient(p: &Tensor) -> Result<Option<Tensor>> {
-    p.grad().map(|g| g.detach().astype(p.dtype())).transpose()
+    p.grad().map(|g| g.detach().astype(wide(p))).transpose()
+}
+
+/// p·keep − step, rounded once to the parameter's dtype.
+fn take(p: &Tensor, keep: f64, step: &Tensor) -> Result<()> {
+    if !p.dtype().is_half() {
+        if keep != 1.0 {
+            p.mul_(&p.scalar_like(keep)?)?;
+        }
+        return p.sub_(step);
+    }
+    let next = p.detach().astype(wide(p))?.mul_scalar(keep)?.sub(step)?;
+    p.copy_(&next.astype(p.dtype())?)
 }
 
 fn check(params: &[Tensor]) -> Result<()> {
@@ -78,7 +96,7 @@ impl Sgd {
             for (p, velocity) in self.params.iter().zip(&mut self.velocity) {
                 let Some(mut g) = gradient(p)? else { continue };
                 if self.weight_decay != 0.0 {
-                    g = g.add(&p.mul_scalar(self.weight_decay)?)?;
+                    g = g.add(&p.astype(wide(p))?.mul_scalar(self.weight_decay)?)?;
                 }
                 if self.momentum != 0.0 {
                     g = match velocity.take() {
@@ -87,7 +105,7 @@ impl Sgd {
                     };
                     *velocity = Some(g.clone());
                 }
-                p.sub_(&g.mul_scalar(self.lr)?)?;
+                take(p, 1.0, &g.mul_scalar(self.lr)?)?;
             }
             Ok(())
         })
@@ -116,12 +134,12 @@ impl Sgd {
 
 fn find(state: &[(String, Tensor)], name: &str, p: &Tensor) -> Result<Option<Tensor>> {
     let Some((_, t)) = state.iter().find(|(n, _)| n == name) else { return Ok(None) };
-    if t.shape() != p.shape() || t.dtype() != p.dtype() {
+    if t.shape() != p.shape() || t.dtype() != wide(p) {
         return Err(Error::invalid(
             "load_state_dict",
             "state",
             format!("{name} of shape {:?} and {}", t.shape(), t.dtype()),
-            format!("want {:?} and {}", p.shape(), p.dtype()),
+            format!("want {:?} and {}", p.shape(), wide(p)),
         ));
     }
     Ok(Some(t.copy()?))
@@ -169,7 +187,7 @@ impl AdamW {
             for (p, moments) in self.params.iter().zip(&mut self.moments) {
                 let Some(g) = gradient(p)? else { continue };
                 if moments.is_none() {
-                    *moments = Some([p.zeros_like()?, p.zeros_like()?]);
+                    *moments = Some([g.zeros_like()?, g.zeros_like()?]);
                 }
                 let Some([m, v]) = moments else { continue };
                 m.mul_(&m.scalar_like(b1)?)?;
@@ -177,8 +195,7 @@ impl AdamW {
                 v.mul_(&v.scalar_like(b2)?)?;
                 v.add_(&g.mul(&g)?.mul_scalar(1.0 - b2)?)?;
                 let root = v.mul_scalar(1.0 / scale2)?.sqrt()?.add_scalar(self.eps)?;
-                p.mul_(&p.scalar_like(1.0 - self.lr * self.weight_decay)?)?;
-                p.sub_(&m.mul_scalar(self.lr / scale1)?.div(&root)?)?;
+                take(p, 1.0 - self.lr * self.weight_decay, &m.mul_scalar(self.lr / scale1)?.div(&root)?)?;
             }
             Ok(())
         })
