@@ -48,7 +48,7 @@ class Ours:
 
     def __init__(self) -> None:
         subprocess.run(["cargo", "build", "-q", "--release", "-p", "benches", "--bin", "tape"], cwd=ROOT, check=True)
-        env = {**os.environ, "RAYON_NUM_THREADS": "1"}
+        env = {**os.environ, "BILIN_NUM_THREADS": "1"}
         self.child = subprocess.Popen([ROOT / "target/release/tape"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
     def __call__(self, case: str, repeats: int) -> list[float]:
