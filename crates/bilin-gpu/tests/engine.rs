@@ -231,3 +231,16 @@ fn a_position_outside_its_axis_is_an_error_when_values_are_read_and_the_device_g
     assert!(error.contains("index is 3; want 0 to 2 for an axis of length 3"), "{error}");
     assert_eq!(x.to_vec::<f32>().unwrap(), [1., 2., 3.]);
 }
+
+#[test]
+fn negative_integers_of_every_width_keep_their_sign() {
+    let device = gpu();
+    for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {
+        let x = Tensor::from_slice(&[-12i64, 0, 7, -1], [4], &device).unwrap().astype(dtype).unwrap();
+        let read = |t: Tensor| t.astype(DType::I64).unwrap().to_vec::<i64>().unwrap();
+        assert_eq!(read(x.abs().unwrap()), [12, 0, 7, 1], "abs of {dtype}");
+        assert_eq!(read(x.sign().unwrap()), [-1, 0, 1, -1], "sign of {dtype}");
+        assert_eq!(read(x.sum(.., false).unwrap()), [-6], "sum of {dtype}");
+        assert_eq!(read(x.min(.., false).unwrap()), [-12], "min of {dtype}");
+    }
+}

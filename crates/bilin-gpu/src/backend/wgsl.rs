@@ -85,8 +85,14 @@ pub(super) fn load(name: &str, array: &str, dtype: DType, wide: Wide, is_atomic:
         DType::Bf16 => format!("bf16_to_f32(({halves} >> ((i & 1u) * 16u)) & 0xffffu)"),
         _ => word("i"),
     };
-    let wide = wide.text();
-    format!("fn {name}(i: u32) -> {wide} {{ return {wide}({natural}); }}\n")
+    let text = wide.text();
+    let is_float = matches!(dtype, DType::F16 | DType::Bf16 | DType::F32);
+    // Shifts extend the sign, which one driver's conversion was seen not to.
+    let value = match wide {
+        Wide::I64 if dtype != DType::I64 && !is_float => format!("(i64({natural}) << 32u) >> 32u"),
+        _ => format!("{text}({natural})"),
+    };
+    format!("fn {name}(i: u32) -> {text} {{ return {value}; }}\n")
 }
 
 /// A function `pack(v) -> element` from a wide value to a dtype's element, in the low bits where it is narrower than a word.
