@@ -29,7 +29,7 @@ fn a_step_of_a_half_parameter_is_rounded_once() {
     for make in makers {
         let (half, full) = (leaf(DType::Bf16), leaf(DType::F32));
         let before = half.detach().to_vec::<bf16>().unwrap();
-        let mut optimizers = [make(&[half.clone()]), make(&[full.clone()])];
+        let mut optimizers = [make(std::slice::from_ref(&half)), make(std::slice::from_ref(&full))];
         steps(&half, optimizers[0].as_mut());
         // The gradient of the half leaf, 0.31 in bf16, for both.
         let g = Tensor::full([64], f64::from(bf16::from_f32(0.31).to_f32()), DType::F32, &Device::cpu()).unwrap();
