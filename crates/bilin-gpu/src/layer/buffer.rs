@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bilin_core::shape::layout::checked_numel;
 use bilin_core::{DType, Element, Error, OpName, Result, shape_text};
@@ -15,6 +16,8 @@ use super::pool::Shelves;
 const WORD: u64 = 4;
 /// Sizes of memory are multiples of this, so that kernels may read whole vectors.
 const ROUND: u64 = 16;
+/// After the queue is idle, how long a mapped buffer's callback may still take on the thread that runs it.
+const CALLBACK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A piece of device memory, given back when the last view of it goes.
 pub(crate) struct Memory {
@@ -265,7 +268,8 @@ impl GpuBuffer {
         })?;
         device.wait()?;
         let failed = |message: String| Error::DeviceLost { device: device.name().to_owned(), message };
-        match receiver.try_recv() {
+        // Another thread that polls this device may have taken the callback and be about to run it.
+        match receiver.recv_timeout(CALLBACK_PATIENCE) {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Err(failed(e.to_string())),
             Err(e) => return Err(failed(e.to_string())),
