@@ -128,6 +128,36 @@ fn tiles_and_their_edges() {
     }
 }
 
+/// Groups of 32 blocks, several blocks of k, tails of each: what a tile unit pads and visits twice.
+#[test]
+fn blocks_of_a_tile_unit() {
+    let mut rng = Rng(11);
+    use DType::*;
+    let of = [
+        [Bf16, Bf16, Bf16],
+        [Bf16, Bf16, F32],
+        [I8, I8, I32],
+        [U8, I8, I32],
+        [I8, U8, I32],
+        [U8, U8, I32],
+        [I8; 3],
+        [I16; 3],
+        [I32; 3],
+        [I64; 3],
+        [I16, I16, I32],
+        [I32, I32, I64],
+    ];
+    for dtypes in of {
+        for (m, n, k) in [(1, 40, 1100), (33, 1, 600), (17, 33, 1025), (40, 70, 65), (64, 32, 2050)] {
+            let lens = [('i', m), ('j', n), ('k', k)];
+            for subscript in ["ik,kj->ij", "ki,jk->ij", "ik,jk->ji"] {
+                Case::new(subscript, &lens, dtypes, [Class::Row; 3], NO, &mut rng, false).check();
+            }
+            Case::new("ik,kj->ij", &lens, dtypes, [Class::Negative, Class::Sliced, Class::Transposed], NO, &mut rng, true).check();
+        }
+    }
+}
+
 #[test]
 fn conjugation_on_either_side() {
     let mut rng = Rng(6);

@@ -2,6 +2,8 @@
 //! every position, and [`Isa::with`].
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -23,17 +25,20 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, DQ, BW and VL.
     Avx512,
+    /// The same, and tiles of bf16 and bytes that the system grants the process.
+    Amx,
 }
 
 impl Isa {
-    /// The richest set that the processor has, at most the one that `BILIN_ISA` (`portable`, `avx2`, `avx512`) names.
+    /// The richest set that the processor has, at most the one that `BILIN_ISA` (`portable`, `avx2`, `avx512`, `amx`) names.
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
             let cap = match std::env::var("BILIN_ISA").as_deref() {
                 Ok("portable") => Isa::Portable,
                 Ok("avx2") => Isa::Avx2,
-                _ => Isa::Avx512,
+                Ok("avx512") => Isa::Avx512,
+                _ => Isa::Amx,
             };
             Isa::detected().min(cap)
         })
@@ -49,7 +54,7 @@ impl Isa {
                 && std::is_x86_feature_detected!("avx512bw")
                 && std::is_x86_feature_detected!("avx512vl");
             match (has_avx2, has_avx512) {
-                (true, true) => return Isa::Avx512,
+                (true, true) => return if amx::is_granted() { Isa::Amx } else { Isa::Avx512 },
                 (true, false) => return Isa::Avx2,
                 _ => {}
             }
@@ -62,9 +67,12 @@ impl Isa {
     #[inline]
     pub(crate) fn with<W: Work>(self, work: W) -> W::Output {
         #[cfg(target_arch = "x86_64")]
-        if self.min(Isa::best_detected()) >= Isa::Avx2 {
+        match self.min(Isa::best_detected()) {
+            // SAFETY: the processor has AVX-512 and FMA.
+            Isa::Amx | Isa::Avx512 => return unsafe { with_avx512(work) },
             // SAFETY: the processor has AVX2 and FMA.
-            return unsafe { with_fma(work) };
+            Isa::Avx2 => return unsafe { with_fma(work) },
+            Isa::Portable => {}
         }
         work.run()
     }
@@ -86,6 +94,12 @@ pub(crate) trait Work {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,fma")]
+unsafe fn with_avx512<W: Work>(work: W) -> W::Output {
+    work.run()
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn with_fma<W: Work>(work: W) -> W::Output {
     work.run()
@@ -99,7 +113,7 @@ macro_rules! pick {
         pub(crate) fn $name(isa: Isa) -> $t {
             #[cfg(target_arch = "x86_64")]
             match isa.min(Isa::best_detected()) {
-                Isa::Avx512 => return avx512_of::$name(),
+                Isa::Amx | Isa::Avx512 => return avx512_of::$name(),
                 Isa::Avx2 => return avx2_of::$name(),
                 Isa::Portable => {}
             }

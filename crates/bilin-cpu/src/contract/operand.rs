@@ -3,11 +3,12 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
+use half::bf16;
 
 use super::disjoint::Shared;
-use super::element::{Acc, Convert};
+use super::element::{Acc, Convert, Plain};
 use super::steps::Steps;
-use crate::arch;
+use crate::arch::{self, Isa, Work};
 
 /// An operand, read as accumulators (and conjugated where the call says so).
 pub(crate) trait Source<A: Acc>: Sync {
@@ -22,6 +23,19 @@ pub(crate) trait Source<A: Acc>: Sync {
     fn ask_for(&self, at: isize, len: usize);
     /// The elements, where they stand in memory as accumulators.
     fn plain(&self) -> Option<&[A::Part]>;
+    /// The elements as they stand in memory, where tiles read them.
+    fn raw(&self) -> Option<Raw<'_>>;
+}
+
+/// Elements as they stand in memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Raw<'a> {
+    Bf16(&'a [bf16]),
+    U8(&'a [u8]),
+    I8(&'a [i8]),
+    I16(&'a [i16]),
+    I32(&'a [i32]),
+    I64(&'a [i64]),
 }
 
 /// How rows were packed.
@@ -39,6 +53,10 @@ pub(crate) trait Sink<A: Acc>: Sync {
     fn plain(&self) -> Option<&Shared<'_, A::Part>>;
     /// Writes `src` from `at`, `step` apart.
     fn scatter(&self, at: isize, step: isize, src: &[A]);
+    /// Bytes of an element.
+    fn width(&self) -> usize;
+    /// Writes rows of 16 elements to `base` plus each of `rows` plus each of `columns`, as many as there are of these.
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, src: &[A]);
     /// Writes elements at `base` plus each of `columns`. `src` holds them as a tile row does.
     fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
 }
@@ -235,6 +253,19 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
     fn plain(&self) -> Option<&[A::Part]> {
         if A::PARTS == 1 && is_same::<S, A>() { bytemuck::try_cast_slice(self.data).ok() } else { None }
     }
+
+    fn raw(&self) -> Option<Raw<'_>> {
+        if !is_same::<F, Plain>() {
+            return None;
+        }
+        macro_rules! first_of {
+            ($($name:ident: $t:ty),*) => {
+                $(if is_same::<S, $t>() { return bytemuck::try_cast_slice(self.data).ok().map(Raw::$name); })*
+            };
+        }
+        first_of!(Bf16: bf16, U8: u8, I8: i8, I16: i16, I32: i32, I64: i64);
+        None
+    }
 }
 
 fn is_same<S: 'static, T: 'static>() -> bool {
@@ -274,6 +305,40 @@ fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
     }
 }
 
+/// A block on its way into the result.
+struct Stored<'a, 'o, T, A: Acc, F> {
+    out: &'a Out<'o, T, A, F>,
+    base: isize,
+    rows: &'a [isize],
+    columns: Steps<'a>,
+    src: &'a [A],
+}
+
+impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, A, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let Stored { out, base, rows, columns, src } = self;
+        let dense = columns.stride == Some(1);
+        for (&row, line) in rows.iter().zip(src.as_chunks::<16>().0) {
+            if let (true, None) = (dense, &out.plain) {
+                let at = base + row + columns.at[0];
+                if let Ok(to) = <&mut [T; 16]>::try_from(out.data.run(at, columns.at.len())) {
+                    *to = line.map(F::convert);
+                    continue;
+                }
+            }
+            if dense {
+                out.scatter(base + row + columns.at[0], 1, &line[..columns.at.len()]);
+            } else {
+                for (&column, x) in columns.at.iter().zip(line) {
+                    out.scatter(base + row + column, 1, std::slice::from_ref(x));
+                }
+            }
+        }
+    }
+}
+
 impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F> {
     fn plain(&self) -> Option<&Shared<'_, A::Part>> {
         self.plain.as_ref()
@@ -298,6 +363,14 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
                 self.data.write(at + i as isize * step, F::convert(x));
             }
         }
+    }
+
+    fn width(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, src: &[A]) {
+        isa.with(Stored { out: self, base, rows, columns, src });
     }
 
     fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {

@@ -15,6 +15,8 @@ pub(crate) enum Variant {
     Direct,
     /// Tiles on packed panels: accepts everything.
     Panel,
+    /// Blocks of a tile unit.
+    Tiles,
 }
 
 /// What sums are kept in.
@@ -59,17 +61,24 @@ macro_rules! table {
     ]};
 }
 
+/// Kernels of the tile unit, by what they read and sum in.
+static TILES: [Kernel; 3] = [
+    Kernel { name: "amx-bf16-tiles", isa: Isa::Amx, kind: Kind::F32, variant: Variant::Tiles },
+    Kernel { name: "amx-i32-tiles", isa: Isa::Amx, kind: Kind::I32, variant: Variant::Tiles },
+    Kernel { name: "amx-i64-tiles", isa: Isa::Amx, kind: Kind::I64, variant: Variant::Tiles },
+];
+
 static TABLE: [[[Kernel; 4]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];
 
 /// Kernels that may run here: those of instruction sets up to `most`, best first.
 pub(crate) fn kernels(most: Isa) -> impl Iterator<Item = &'static Kernel> {
-    TABLE.iter().flatten().flatten().filter(move |k| k.isa <= most && k.can_run())
+    TILES.iter().chain(TABLE.iter().flatten().flatten()).filter(move |k| k.isa <= most && k.can_run())
 }
 
-/// Kernels of one accumulator, best first, by index of [`Kind`].
+/// Kernels of one accumulator, best first, by index of [`Kind`]; those of the tile unit stand before them.
 pub(crate) fn of_kind(isa: Isa, kind: Kind) -> &'static [Kernel; 4] {
     let row = match isa {
-        Isa::Avx512 => 0,
+        Isa::Amx | Isa::Avx512 => 0,
         Isa::Avx2 => 1,
         Isa::Portable => 2,
     };
