@@ -128,6 +128,23 @@ fn tiles_and_their_edges() {
     }
 }
 
+/// Matrices that are read run by run, across columns and along terms, from either side.
+#[test]
+fn a_few_rows_times_a_large_matrix() {
+    let mut rng = Rng(12);
+    for dtype in [DType::F32, DType::F64, DType::I32, DType::I64] {
+        for (m, n, k) in [(1, 300, 600), (3, 310, 1100), (8, 260, 1030)] {
+            let lens = [('i', m), ('j', n), ('k', k)];
+            for (subscript, kind) in
+                [("ik,kj->ij", "line"), ("ik,jk->ij", "line"), ("jk,ik->ji", "-"), ("kj,ki->ji", "-"), ("jk,ki->ij", "line")]
+            {
+                let ran = Case::new(subscript, &lens, same(dtype), [Class::Row, Class::Offset, Class::Row], NO, &mut rng, false).check();
+                assert!(ran.iter().any(|name| name.contains(kind)), "{subscript} {m} {n} {k}: {ran:?}");
+            }
+        }
+    }
+}
+
 /// Groups of 32 blocks, several blocks of k, tails of each: what a tile unit pads and visits twice.
 #[test]
 fn blocks_of_a_tile_unit() {

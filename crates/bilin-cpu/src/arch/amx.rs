@@ -2,9 +2,7 @@
 //! instructions are written out.
 //!
 //! A bf16 tile product adds, for 32 terms, the sum of two chains of fused multiply-adds (even terms, odd terms) to what
-//! stood there; subnormal operands and results count as zeros. [`bilin_core::exec::order`] says where it is used.
-
-#![allow(clippy::needless_range_loop, reason = "an index names the register")]
+//! stood there; subnormal operands and results count as zeros. `bilin_core::exec::order` says where it is used.
 
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -231,52 +229,21 @@ limbs!(limbs_upper,
     0: [4 0 5, 5 1 6, 6 2 7, 7 3 5]; 1: [3 0 6, 4 1 7, 5 2 5, 6 3 6]; 2: [2 0 7, 3 1 5, 4 2 6, 5 3 7];
     3: [1 0 5, 2 1 6, 3 2 7, 4 3 5]; 4: [0 0 6, 1 1 7, 2 2 5, 3 3 6]; 5: [0 1 7, 1 2 5, 2 3 6]; 6: [0 2 7, 1 3 5]; 7: [0 3 6]);
 
-/// Words of a block across its diagonal.
+/// Words of a block across its diagonal; only called where there are tiles, and so AVX-512.
 pub(crate) fn transpose(block: &mut Block) {
     if super::Isa::best_detected() >= super::Isa::Avx512 {
         // SAFETY: the processor has AVX-512.
-        return unsafe { transpose_words(block) };
-    }
-    for i in 0..16 {
-        for j in 0..i {
-            (block[i][j], block[j][i]) = (block[j][i], block[i][j]);
-        }
+        unsafe { transpose_words(block) };
     }
 }
 
 #[target_feature(enable = "avx512f")]
 unsafe fn transpose_words(block: &mut Block) {
-    let mut rows = [_mm512_setzero_si512(); 16];
-    for i in 0..16 {
-        // SAFETY: a row holds 64 bytes.
-        rows[i] = unsafe { _mm512_loadu_si512(block[i].as_ptr().cast()) };
-    }
-    // Pairs of words, then of pairs: register 4g + c holds column c of each quarter, for rows 4g to 4g + 3.
-    let mut words = rows;
-    for i in (0..16).step_by(2) {
-        words[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-        words[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-    }
-    let mut pairs = words;
-    for i in (0..16).step_by(4) {
-        for half in 0..2 {
-            pairs[i + 2 * half] = _mm512_unpacklo_epi64(words[i + half], words[i + 2 + half]);
-            pairs[i + 2 * half + 1] = _mm512_unpackhi_epi64(words[i + half], words[i + 2 + half]);
-        }
-    }
-    for column in 0..4 {
-        let (a, b, c, d) = (pairs[column], pairs[4 + column], pairs[8 + column], pairs[12 + column]);
-        let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
-        let (cd_even, cd_odd) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
-        let quarters = [
-            _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even),
-            _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd),
-            _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even),
-            _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd),
-        ];
-        for quarter in 0..4 {
-            // SAFETY: a row holds 64 bytes.
-            unsafe { _mm512_storeu_si512(block[4 * quarter + column].as_mut_ptr().cast(), quarters[quarter]) };
-        }
+    // SAFETY: a block is 16 rows of 64 bytes, aligned or not; the caller has AVX-512.
+    unsafe {
+        let at = block.as_mut_ptr().cast::<[__m512i; 16]>();
+        let mut rows = at.read_unaligned();
+        super::avx512::cross32(&mut rows);
+        at.write_unaligned(rows);
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod disjoint;
 mod dot;
 pub(crate) mod element;
 mod job;
+mod line;
 mod operand;
 mod panel;
 mod product;
@@ -137,6 +138,7 @@ fn attempt<A: tiles::Tiled>(job: &Job<'_, A>, variant: Variant) -> Option<Option
     match variant {
         Variant::Product => product::accepts(job).then(|| product::run(job)),
         Variant::Dot => dot::accepts(job).map(|steps| dot::run(job, steps)),
+        Variant::Line => line::accepts(job).map(|form| line::run(job, form)),
         Variant::Direct => direct::accepts(job).map(|strides| direct::run(job, strides)),
         Variant::Panel => Some(panel::run(job)),
         Variant::Tiles => tiles::accepts(job).map(|form| tiles::run(job, form)),

@@ -2,6 +2,8 @@
 //!
 //! A task packs its rows once per block of k, then two blocks of columns at a time, and multiplies while these are near.
 
+#![allow(clippy::needless_range_loop, reason = "plain loops over arrays become vectors")]
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bilin_core::exec::order::PAIRED_FROM;
@@ -23,7 +25,7 @@ const SIDE: usize = 16;
 /// Elements of a block.
 const AREA: usize = SIDE * SIDE;
 /// Words of k between two visits of a sum.
-const DEPTH: usize = 16 * SIDE;
+const DEPTH: usize = 32 * SIDE;
 /// Blocks of packed rows.
 const MOST_ROW_BLOCKS: usize = 1 << 10;
 /// Most columns of a task.
@@ -376,7 +378,10 @@ fn along<S: Piece>(from: &[S], plane: usize, words: &mut [u32; SIDE]) {
     if S::IN_WORD == 2 {
         let halves: &mut [u16] = bytemuck::cast_slice_mut(words);
         if let (Ok(to), Ok(from)) = (<&mut [u16; 2 * SIDE]>::try_from(&mut halves[..]), <&[S; 2 * SIDE]>::try_from(from)) {
-            *to = from.map(|x| x.piece(plane) as u16);
+            let from = *from;
+            for i in 0..2 * SIDE {
+                to[i] = from[i].piece(plane) as u16;
+            }
             return;
         }
         for (to, x) in halves.iter_mut().zip(from) {
@@ -385,8 +390,9 @@ fn along<S: Piece>(from: &[S], plane: usize, words: &mut [u32; SIDE]) {
     } else {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
         if let (Ok(to), Ok(from)) = (<&mut [u8; 4 * SIDE]>::try_from(&mut bytes[..]), <&[S; 4 * SIDE]>::try_from(from)) {
-            for (to, x) in to.iter_mut().zip(from) {
-                *to = x.piece(plane) as u8;
+            let from = *from;
+            for i in 0..4 * SIDE {
+                to[i] = from[i].piece(plane) as u8;
             }
             return;
         }
