@@ -129,7 +129,7 @@ unsafe fn strip<V: Vector, const N: usize>(t: &Raw<V::Part>, from: usize) {
         }
         for j in (0..t.columns).step_by(V::LANES) {
             let count = V::LANES.min(t.columns - j);
-            let mut line = [V::zero(); N];
+            let mut line = [V::neutral(); N];
             for i in 0..N {
                 let at = runs[i].wrapping_add(j);
                 line[i] = if count == V::LANES { V::load(at) } else { V::load_part(at, count) };
@@ -137,7 +137,7 @@ unsafe fn strip<V: Vector, const N: usize>(t: &Raw<V::Part>, from: usize) {
             for row in 0..t.rows as isize {
                 let (x, c) = (x.wrapping_offset(row * t.x_row), t.c.wrapping_offset(row * t.c_row).wrapping_add(j));
                 let mut acc = match (from == 0, count == V::LANES) {
-                    (true, _) => V::zero(),
+                    (true, _) => V::neutral(),
                     (_, true) => V::load(c),
                     _ => V::load_part(c, count),
                 };
@@ -159,10 +159,10 @@ pub(super) unsafe fn along<V: Vector>(t: &Raw<V::Part>) {
     unsafe {
         for j in (0..t.columns).step_by(V::LANES) {
             let count = V::LANES.min(t.columns - j);
-            let mut sums = [V::zero(); MAX_ROWS];
+            let mut sums = [V::neutral(); MAX_ROWS];
             for from in (0..t.terms).step_by(V::LANES) {
                 let some = V::LANES.min(t.terms - from);
-                let mut lines = [V::zero(); MOST_LANES];
+                let mut lines = [V::neutral(); MOST_LANES];
                 for i in 0..V::LANES {
                     // Lanes past the last column read it again and aren't stored.
                     let at = t.b.wrapping_offset((j + i.min(count - 1)) as isize * t.b_step).wrapping_add(from);
@@ -201,7 +201,7 @@ pub(super) unsafe fn along<V: Vector>(t: &Raw<V::Part>) {
 pub(super) unsafe fn cross<V: Vector>(t: &Cross<V::Part>) {
     // SAFETY: the caller's promise covers every element read or written.
     unsafe {
-        let mut rows = [V::zero(); MOST_LANES];
+        let mut rows = [V::neutral(); MOST_LANES];
         for from in (0..t.terms).step_by(V::LANES) {
             let (count, first) = (V::LANES.min(t.terms - from), t.src.wrapping_add(from));
             for j in 0..V::LANES {

@@ -3,14 +3,14 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_amx.rs"]
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod line;
-#[cfg(not(target_arch = "x86_64"))]
-#[path = "no_amx.rs"]
-pub(crate) mod amx;
 pub(crate) mod portable;
 pub(crate) mod tile;
 pub(crate) mod vector;

@@ -59,7 +59,8 @@ fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) -> Option<S
 
 /// Whether, and how, a job can be read in place.
 pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Strides> {
-    if A::PARTS != 1 {
+    // A sum of several blocks is added as a whole.
+    if A::PARTS != 1 || (job.adds && job.sizes[3] > A::BLOCK) {
         return None;
     }
     job.lhs.plain()?;
@@ -127,7 +128,7 @@ fn small<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, s: &Strides, data: (&[A:
             let a = Lines { data: data.0, at: bases[o.a.0], step: s.k[0] };
             let b = Lines { data: data.1, at: bases[o.b.0], step: s.k[1] };
             let (a_rows, c_rows) = (&a_rows[..rows], &c_rows[..rows]);
-            o.micro.run(&Run { terms, parts: 1, a, a_rows, b, c, c_at: bases[2], c_rows, cols, first: true, count, steps });
+            o.micro.run(&Run { terms, parts: 1, a, a_rows, b, c, c_at: bases[2], c_rows, cols, first: !job.adds, count, steps });
             at += count;
         }
     });
@@ -167,7 +168,7 @@ fn area<A: Acc>(
                 let b = Lines { data: data.1, at: bases[o.b.0] + column as isize + from as isize * s.k[1], step: s.k[1] };
                 let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
                 let (a_rows, c_rows) = (&a_rows[..count], &c_rows[..count]);
-                let first = from == 0;
+                let first = from == 0 && !job.adds;
                 micro.run(&Run { terms, parts: 1, a, a_rows, b, c: out, c_at, c_rows, cols, first, count: 1, steps: [0; 3] });
                 column += cols;
             }

@@ -96,36 +96,43 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, form: Form) -> Option<()> {
         let count = step.min(columns - column);
         let at = |from: usize| Lines { data: x, at: bases[o.a.0] + from as isize * form.steps[0], step: form.steps[0] };
         let blocks = (0..k).step_by(A::BLOCK).map(|from| (from, A::BLOCK.min(k - from)));
+        let b = |from: usize| {
+            let ahead = if form.is_across {
+                from as isize * form.steps[1] + column as isize
+            } else {
+                from as isize + column as isize * form.steps[1]
+            };
+            Lines { data: b, at: bases[o.b.0] + ahead, step: form.steps[1] }
+        };
         let c_at = bases[2] + column as isize;
-        if !form.is_across {
-            // A vector of columns from end to end, then the next.
-            for first in (0..count).step_by(o.micro.lanes) {
-                let some = o.micro.lanes.min(count - first);
-                let start = bases[o.b.0] + (column + first) as isize * form.steps[1];
-                for (from, terms) in blocks.clone() {
-                    let b = Lines { data: b, at: start + from as isize, step: form.steps[1] };
-                    let (sizes, row_steps, c_at) = ([terms, rows, some], form.row_steps, c_at + first as isize);
-                    o.micro.along(&Rows { sizes, x: at(from), row_steps, b, c: out, c_at }, from == 0);
+        let len = rows * count;
+        // Totals that are added to the result stand apart until they are whole, as sums of a block do.
+        let (totals, block) = (if job.adds { len } else { 0 }, if form.is_across && k > A::BLOCK { len } else { 0 });
+        let done = with_scratch((totals + block) * size_of::<A>(), 0, |memory, _| {
+            let (totals, block) = bytemuck::cast_slice_mut::<u8, A::Part>(memory).split_at_mut(totals);
+            {
+                let own = Shared::new(&mut *totals);
+                let (c, c_at, c_row) = if job.adds { (&own, 0, count as isize) } else { (out, c_at, form.row_steps[1]) };
+                let row_steps = [form.row_steps[0], c_row];
+                for (from, terms) in blocks {
+                    let sizes = [terms, rows, count];
+                    if !form.is_across {
+                        o.micro.along(&Rows { sizes, x: at(from), row_steps, b: b(from), c, c_at }, from == 0);
+                    } else if from == 0 {
+                        o.micro.across(&Rows { sizes, x: at(0), row_steps, b: b(0), c, c_at });
+                    } else {
+                        let row_steps = [form.row_steps[0], count as isize];
+                        o.micro.across(&Rows { sizes, x: at(from), row_steps, b: b(from), c: &Shared::new(&mut *block), c_at: 0 });
+                        for (row, sums) in block.chunks_exact(count).enumerate() {
+                            let total = c.run(c_at + row as isize * c_row, count);
+                            job.isa.with(Added::<A>(bytemuck::cast_slice_mut(total), bytemuck::cast_slice(sums)));
+                        }
+                    }
                 }
             }
-            return;
-        }
-        let b = |from: usize| Lines { data: b, at: bases[o.b.0] + column as isize + from as isize * form.steps[1], step: form.steps[1] };
-        let room = if k > A::BLOCK { rows * count * size_of::<A>() } else { 0 };
-        let done = with_scratch(room, 0, |memory, _| {
-            let block: &mut [A::Part] = bytemuck::cast_slice_mut(memory);
-            for (from, terms) in blocks {
-                let sizes = [terms, rows, count];
-                if from == 0 {
-                    o.micro.across(&Rows { sizes, x: at(0), row_steps: form.row_steps, b: b(0), c: out, c_at });
-                    continue;
-                }
-                let row_steps = [form.row_steps[0], count as isize];
-                o.micro.across(&Rows { sizes, x: at(from), row_steps, b: b(from), c: &Shared::new(&mut *block), c_at: 0 });
-                for (row, sums) in block.chunks_exact(count).enumerate() {
-                    let total = out.run(c_at + row as isize * form.row_steps[1], count);
-                    job.isa.with(Added::<A>(bytemuck::cast_slice_mut(total), bytemuck::cast_slice(sums)));
-                }
+            for (row, total) in totals.chunks_exact(count).enumerate() {
+                let old = out.run(c_at + row as isize * form.row_steps[1], count);
+                job.isa.with(Added::<A>(bytemuck::cast_slice_mut(old), bytemuck::cast_slice(total)));
             }
         });
         if done.is_none() {
