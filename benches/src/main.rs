@@ -77,24 +77,26 @@ fn measure(case: &Case) -> Result<()> {
 /// Answers lines `contender TAB case TAB calls` with seconds of wall time a call (`-` where the contender can't run the case),
 /// and `roof TAB name TAB calls` with a limit of the machine.
 fn serve(cases: &[Case]) -> Result<()> {
-    let mut kept: Option<(String, Run)> = None;
+    let (mut current, mut runs) = (String::new(), Vec::<(String, Option<Run>)>::new());
     for line in std::io::stdin().lock().lines().map_while(std::result::Result::ok) {
         let mut parts = line.split('\t');
         let (who, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let calls = parts.next().and_then(|c| c.parse().ok()).unwrap_or(1);
-        let key = format!("{who}\t{name}");
-        if kept.as_ref().is_none_or(|k| k.0 != key) {
-            kept = None;
+        if current != name {
+            runs.clear();
+            current = name.to_string();
+        }
+        if !runs.iter().any(|(known, _)| known == who) {
             let run = match (who, cases.iter().find(|c| c.name == name)) {
                 ("roof", _) => roof::run(name)?,
                 (_, Some(case)) => contender(who, case)?,
                 (_, None) => None,
             };
-            kept = run.map(|run| (key, run));
+            runs.push((who.to_string(), run));
         }
-        match &mut kept {
-            Some((_, run)) => println!("{}", seconds_a_call(run, calls)?),
-            None => println!("-"),
+        match runs.iter_mut().find(|(known, _)| known == who) {
+            Some((_, Some(run))) => println!("{}", seconds_a_call(run, calls)?),
+            _ => println!("-"),
         }
         let _ = std::io::stdout().flush();
     }

@@ -28,7 +28,7 @@ fn operand(shape: &[usize], dtype: DType, view: &str) -> Result<Tensor> {
         "half" => {
             stored[0] *= 2;
             let (rows, columns) = (shape[0], shape[1]);
-            filled(&stored, dtype)?.reshape([rows, 2, columns])?.narrow(1, 0, 1)?.squeeze(Some(1))
+            filled(&stored, dtype)?.reshape([rows, 2, columns])?.narrow(1, 0, 1)?.squeeze(&[1])
         }
         _ => filled(shape, dtype),
     }
@@ -58,8 +58,8 @@ pub(crate) fn run(case: &Case) -> Result<Run> {
     Ok(Box::new(move || {
         let fresh = if kept.is_none() { Some(product(&case, &a, &b)?) } else { None };
         let Some(c) = fresh.as_ref().or(kept.as_ref()) else { return Ok(()) };
-        let options = BackwardOptions { retain_graph: Some(kept.is_some()), ..BackwardOptions::default() };
-        bilin::autograd::backward_with(&[c], &[Some(&cotangent)], options)?;
+        let gradient = Some(cotangent.clone());
+        c.backward_with(BackwardOptions { gradient, retain_graph: Some(kept.is_some()), ..BackwardOptions::default() })?;
         black_box((a.grad(), b.grad()));
         a.zero_grad();
         b.zero_grad();

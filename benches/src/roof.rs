@@ -25,7 +25,7 @@ pub(crate) fn run(name: &str) -> Result<Option<Run>> {
             Ok(())
         })),
         #[cfg(target_arch = "x86_64")]
-        "tiles" if bilin::kernels().iter().any(|k| k.starts_with("amx")) => {
+        "tiles" if Device::available().iter().flat_map(|d| &d.kernels).any(|k| k.starts_with("amx")) => {
             let a = Tensor::ones([32, 32], DType::Bf16, &Device::cpu())?;
             // The first product asks the system for the tiles.
             a.matmul(&a)?;
