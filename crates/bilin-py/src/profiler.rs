@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use bilin::profiler::{Direction, Profile, Recording, Scope};
 use bilin::Device;
+use bilin::profiler::{Direction, Profile, Recording, Scope};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 

@@ -24,6 +24,10 @@ pub trait Backend: Debug + Send + Sync {
     fn sync(&self) -> Result<()>;
     /// Products.
     fn contract(&self, call: ContractCall<'_>) -> Result<()>;
+    /// Whether [`contract`](Backend::contract) runs calls of [`Accum::Add`](super::call::Accum); it is given none where not.
+    fn adds_products(&self) -> bool {
+        false
+    }
     /// Elementwise work.
     fn map(&self, call: MapCall<'_>) -> Result<()>;
     /// Reductions.

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::backend::Backend;
 use super::buffer::{Buffer, HostBuffer, host_bytes, host_bytes_mut};
-use super::call::{Conj, ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
+use super::call::{Accum, Conj, ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
 use super::host::{self, Serial};
 use super::order::contract_block_len;
 use crate::shape::dtype::{DType, c64, c128, round_to_odd};
@@ -148,11 +148,17 @@ impl Backend for ReferenceBackend {
                             sum = c128::new(0.0, 0.0);
                         }
                     }
+                    if call.accum == Accum::Add {
+                        total = add(call.accumulator, read(call.out.dtype, out, base[2] as usize).0, total);
+                    }
                     write(call.out.dtype, out, base[2] as usize, total, exact);
                 }
             }
         }
         Ok(())
+    }
+    fn adds_products(&self) -> bool {
+        true
     }
     fn map(&self, call: MapCall<'_>) -> Result<()> {
         host::map(call, &Serial)

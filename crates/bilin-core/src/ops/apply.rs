@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::cast;
 use crate::exec::launch::View;
@@ -114,40 +114,19 @@ fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors>
 fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
     let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
     if modes::is_profiling() {
-        return watched(op, inputs, &sources, outputs, written);
+        let (views, at) = watched(op.as_ref(), &sources, outputs, || op.eval(&sources, outputs))?;
+        let tensors = record(op, inputs, views, outputs, written)?;
+        if let Some((at, edge)) = at.zip(tensors.first().and_then(Tensor::edge)) {
+            profiler::set_sequence(at, edge.node.0.sequence);
+        }
+        return Ok(tensors);
     }
     let views = op.eval(&sources, outputs)?;
     record(op, inputs, views, outputs, written)
 }
 
-/// [`evaluate`] under a profile.
-#[cold]
-fn watched(op: Arc<dyn Op>, inputs: &[&Tensor], sources: &[&View], outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
-    let watch = Watch::start(sources.first().map(|v| v.storage.device()));
-    let views = op.eval(sources, outputs)?;
-    // A view launches nothing.
-    let launched = views.first().filter(|v| !sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
-    let Some(first) = launched else { return record(op, inputs, views, outputs, written) };
-    // Work that is only queued has no duration yet.
-    first.storage.device().sync()?;
-    let at = watch.stop().record(Run {
-        op: op.schema().name,
-        device: first.storage.device(),
-        operands: sources.iter().map(|v| (v.layout.shape(), v.dtype)),
-        result_bytes: views.iter().map(|v| (v.layout.numel() * v.dtype.size_bytes()) as u64).sum(),
-        dtype: Some(first.dtype),
-        flops: op.flops(sources, outputs),
-    });
-    let tensors = record(op, inputs, views, outputs, written)?;
-    if let Some(edge) = tensors.first().and_then(Tensor::edge) {
-        profiler::set_sequence(at, edge.node.0.sequence);
-    }
-    Ok(tensors)
-}
-
 /// The results of an evaluation with their history and tangents.
-#[inline]
-fn record(op: Arc<dyn Op>, inputs: &[&Tensor], views: SmallVec<[View; 1]>, outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
+fn record(op: Arc<dyn Op>, inputs: &[&Tensor], views: Views, outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
     let level = modes::tangent_level();
     let has_tangents = level > 0 && inputs.iter().any(|t| t.tangents().iter().any(|(l, _)| *l <= level));
     let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
@@ -167,6 +146,48 @@ fn record(op: Arc<dyn Op>, inputs: &[&Tensor], views: SmallVec<[View; 1]>, outpu
     });
     let outputs: Tensors = plain.collect();
     if has_tangents { push_forward(&op, inputs, outputs, level) } else { Ok(outputs) }
+}
+
+/// Adds the one result of an op to `sum`, an untracked tensor of its shape and dtype that nobody else holds: the same bits as
+/// [`apply`] and an addition after it, without the buffer between. False, and nothing is touched, where the op can't.
+fn apply_onto(op: &dyn Op, inputs: &[&Tensor], sum: &Tensor) -> Result<bool> {
+    if inputs.iter().any(|t| !t.tangents().is_empty()) {
+        return Ok(false);
+    }
+    let outputs = check(op, inputs)?.inference.outputs;
+    if outputs.as_slice() != [Meta::new(sum.shape(), sum.dtype())] || inputs.iter().any(|t| t.device() != sum.device()) {
+        return Ok(false);
+    }
+    let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
+    let onto = || Ok(if op.eval_onto(&sources, sum.view())? { smallvec![sum.view().clone()] } else { SmallVec::new() });
+    let views = if modes::is_profiling() { watched(op, &sources, &outputs, onto)?.0 } else { onto()? };
+    if views.is_empty() {
+        return Ok(false);
+    }
+    sum.view().storage.bump_version();
+    Ok(true)
+}
+
+type Views = SmallVec<[View; 1]>;
+
+/// Runs an op under a profile, and gives the place of its event. A view launches nothing and has none.
+#[cold]
+fn watched(op: &dyn Op, sources: &[&View], outputs: &[Meta], run: impl FnOnce() -> Result<Views>) -> Result<(Views, Option<usize>)> {
+    let watch = Watch::start(sources.first().map(|v| v.storage.device()));
+    let views = run()?;
+    let launched = views.first().filter(|v| !sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
+    let Some(first) = launched else { return Ok((views, None)) };
+    // Work that is only queued has no duration yet.
+    first.storage.device().sync()?;
+    let at = watch.stop().record(Run {
+        op: op.schema().name,
+        device: first.storage.device(),
+        operands: sources.iter().map(|v| (v.layout.shape(), v.dtype)),
+        result_bytes: views.iter().map(|v| (v.layout.numel() * v.dtype.size_bytes()) as u64).sum(),
+        dtype: Some(first.dtype),
+        flops: op.flops(sources, outputs),
+    });
+    Ok((views, Some(at)))
 }
 
 /// The dtype in which the gradient of a result is wanted: its own, or across `astype` the source's, so that a sum of
@@ -229,15 +250,21 @@ fn replace_each(op: &Arc<dyn Op>, inputs: &[Tensor], tangents: &[Option<Tensor>]
 /// The gradients of a node's operands for the cotangents `g`: the op's rule, under the thread's grad mode, with autocast
 /// off. `need[i]` names the dtype in which operand i's gradient is wanted.
 pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
-    run_rule(node, None, g, need)
+    run_vjp_onto(node, None, g, need, &mut |_, _, _| Ok(false))
 }
 
-/// The same for the operands as the user wrote them, where the recorded op reads others.
-pub(crate) fn run_vjp_as_written(node: &Node, written: &Written, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
-    run_rule(node, Some(written), g, need)
-}
+/// Adds a gradient to the sum it is given, in place; false where that can't be done.
+pub(crate) type Add<'a> = &'a dyn Fn(&Tensor) -> Result<bool>;
 
-fn run_rule(node: &Node, written: Option<&Written>, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
+/// The same, for the operands as `written` where the recorded op reads others. `sums` is asked for each operand, with the dtype
+/// of its gradient, before that is computed: it may have it added to a sum that stands already, and then there is none to return.
+pub(crate) fn run_vjp_onto(
+    node: &Node,
+    written: Option<&Written>,
+    g: &[Option<Tensor>],
+    need: &[Option<DType>],
+    sums: &mut dyn FnMut(usize, DType, Add<'_>) -> Result<bool>,
+) -> Result<Grads> {
     let _plain = modes::set_autocast(None);
     let mut saved = node.unpack()?;
     if node.0.recomputes {
@@ -255,7 +282,19 @@ fn run_rule(node: &Node, written: Option<&Written>, g: &[Option<Tensor>], need: 
         }
         None => &node.0.op,
     };
-    let grads = rule.vjp(&saved, need, g)?;
+    let mut need: SmallVec<[Option<DType>; 2]> = need.into();
+    // Anomalies are looked for in each part.
+    for (i, want) in need.iter_mut().enumerate().filter(|_| !watches) {
+        let Some(dtype) = *want else { continue };
+        let add = |sum: &Tensor| match rule.vjp_call(&saved, i, dtype, g)? {
+            Some((op, operands)) => apply_onto(op.as_ref(), &operands.iter().collect::<SmallVec<[&Tensor; 2]>>(), sum),
+            None => Ok(false),
+        };
+        if sums(i, dtype, &add)? {
+            *want = None;
+        }
+    }
+    let grads = rule.vjp(&saved, &need, g)?;
     let op = node.schema().name;
     let mut out = Grads::new();
     for (i, want) in need.iter().enumerate() {

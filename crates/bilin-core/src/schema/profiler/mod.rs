@@ -12,8 +12,8 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 
-pub use collect::{Recording, Scope, profile, profile_with, record_function};
 pub(crate) use collect::{InNode, Run, Watch, set_sequence};
+pub use collect::{Recording, Scope, profile, profile_with, record_function};
 use peak::{bytes_per_ns, flops_per_ns};
 
 use crate::exec::device::Device;
