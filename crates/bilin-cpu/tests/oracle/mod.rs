@@ -188,7 +188,7 @@ pub fn sum(accumulator: DType, terms: &[(Value, Value)]) -> Value {
         })),
         Some((Value::Real(_), _)) => {
             let blocks = terms.chunks(block_len(accumulator)).map(|block| {
-                block.iter().fold(0.0, |acc, t| match *t {
+                block.iter().fold(-0.0, |acc, t| match *t {
                     (Value::Real(a), Value::Real(b)) => f(a, b, acc),
                     other => panic!("{other:?}"),
                 })
@@ -197,7 +197,7 @@ pub fn sum(accumulator: DType, terms: &[(Value, Value)]) -> Value {
         }
         Some((Value::Complex(..), _)) => {
             let blocks = terms.chunks(block_len(accumulator)).map(|block| {
-                block.iter().fold((0.0, 0.0), |(re, im), t| match *t {
+                block.iter().fold((-0.0, -0.0), |(re, im), t| match *t {
                     (Value::Complex(ar, ai), Value::Complex(br, bi)) => (f(-ai, bi, f(ar, br, re)), f(ai, br, f(ar, bi, im))),
                     other => panic!("{other:?}"),
                 })
