@@ -70,7 +70,7 @@ pub fn clip_grad_norm_with(params: &[Tensor], max_norm: f64, options: ClipOption
         }
         let norm = common_norm(&grads, options.norm_type)?;
         if options.error_if_nonfinite {
-            let got = norm.astype(DType::F64)?.item::<f64>()?;
+            let got = if norm.dtype() == DType::F64 { norm.item::<f64>()? } else { f64::from(norm.item::<f32>()?) };
             if !got.is_finite() {
                 return wrong("norm", got, "a gradient is infinite or NaN; skip this step, or lower the step size or the loss scale");
             }
