@@ -1,13 +1,21 @@
 //! Threads: the caller's rayon pool where there is one, else one of our own.
 
-use std::sync::{Arc, RwLock};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, RwLock};
 
 use bilin_core::exec::host::Workers;
 use bilin_core::{Error, Result};
-use rayon::prelude::*;
 
-/// Multiply-adds of a product below which it stays on its thread: handing work over takes about 10 µs.
-pub(crate) const SERIAL_BELOW: usize = 1 << 19;
+/// Cost (see [`cost`]) below which work stays on its thread: waking another takes about 5 µs.
+pub(crate) const SERIAL_BELOW: usize = 1 << 21;
+/// Multiply-adds that take as long as reading or writing a byte of memory.
+const BYTE_COST: usize = 8;
+
+/// Of work, in multiply-adds: what it computes, or what it moves.
+pub(crate) fn cost(multiply_adds: usize, bytes: usize) -> usize {
+    multiply_adds.max(bytes.saturating_mul(BYTE_COST))
+}
+
 /// The same for elementwise work, whose steps each take longer.
 const ELEMENTWISE_SERIAL_BELOW: usize = 1 << 17;
 
@@ -66,50 +74,70 @@ pub fn set_num_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Threads that [`for_each`] may use here.
+/// Threads that work may be spread over here.
 pub(crate) fn current_threads() -> usize {
     if rayon::current_thread_index().is_some() { rayon::current_num_threads() } else { num_threads() }
 }
 
-/// Runs `work` in the pool that belongs here.
-fn inside(work: impl FnOnce() + Send) {
+/// Runs `work` on every item, in any order: this thread and those of the pool that belongs here take one after the other.
+fn share<I>(items: I, count: usize, work: &(dyn Fn(I::Item) + Sync))
+where
+    I: Iterator + Send,
+{
+    let items = Mutex::new(items);
+    let next = || items.lock().unwrap_or_else(|e| e.into_inner()).next();
+    let turns = || {
+        while let Some(item) = next() {
+            work(item);
+        }
+    };
     if rayon::current_thread_index().is_some() {
-        return work();
+        return rayon::in_place_scope(|scope| with_help(scope, rayon::current_num_threads().min(count), &turns));
     }
     match ensured() {
-        (_, Some(pool)) => pool.install(work),
-        _ => work(),
+        (threads, Some(pool)) => pool.in_place_scope(|scope| with_help(scope, threads.min(count), &turns)),
+        _ => turns(),
     }
 }
 
-/// Runs `work(0..tasks)`, each task of about `cost` elementary operations, in any order.
+/// Takes turns on this thread and on others up to `threads` in all.
+fn with_help<'s>(scope: &rayon::Scope<'s>, threads: usize, turns: &'s (impl Fn() + Sync)) {
+    for _ in 1..threads {
+        scope.spawn(|_| turns());
+    }
+    turns();
+}
+
+/// Runs `work(0..tasks)`, each task of about `cost`, in any order.
 pub(crate) fn for_each(tasks: usize, cost: usize, work: &(dyn Fn(usize) + Sync)) {
-    if tasks <= 1 || tasks.saturating_mul(cost) < SERIAL_BELOW || current_threads() == 1 {
-        (0..tasks).for_each(work);
-        return;
-    }
-    let least = (SERIAL_BELOW / 4 / cost.max(1)).clamp(1, tasks);
-    inside(|| (0..tasks).into_par_iter().with_min_len(least).for_each(work));
+    for_ranges(tasks, cost, &|range| range.for_each(work));
 }
 
-/// Runs `work` over ranges that make up `0..tasks`, each task of about `cost` elementary operations, in any order.
-pub(crate) fn for_ranges(tasks: usize, cost: usize, work: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
-    let threads = current_threads();
-    if tasks <= 1 || tasks.saturating_mul(cost) < SERIAL_BELOW || threads == 1 {
+/// Runs `work` over ranges that make up `0..tasks`, each task of about `cost`, in any order.
+pub(crate) fn for_ranges(tasks: usize, cost: usize, work: &(dyn Fn(Range<usize>) + Sync)) {
+    let threads = if tasks <= 1 || tasks.saturating_mul(cost) < SERIAL_BELOW { 1 } else { current_threads() };
+    if threads == 1 {
         return work(0..tasks);
     }
     let least = (SERIAL_BELOW / 4 / cost.max(1)).clamp(1, tasks);
-    let each = tasks.div_ceil(4 * threads).max(least);
-    let parts = tasks.div_ceil(each);
-    inside(|| (0..parts).into_par_iter().for_each(|i| work(i * each..tasks.min((i + 1) * each))));
+    let each = tasks.div_ceil(8 * threads).max(least);
+    let ranges = (0..tasks).step_by(each).map(|from| from..tasks.min(from + each));
+    share(ranges, tasks.div_ceil(each), work);
 }
 
-/// Runs `work(start, chunk)` for chunks of a slice, each element of about `cost` elementary operations.
+/// Runs `work(start, chunk)` for chunks of a slice, each element of about `cost`.
 pub(crate) fn for_each_chunk<T: Send>(data: &mut [T], chunk: usize, cost: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
-    if data.len() <= chunk || data.len().saturating_mul(cost) < SERIAL_BELOW || current_threads() == 1 {
-        data.chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part));
+    let is_serial = data.len() <= chunk || data.len().saturating_mul(cost) < SERIAL_BELOW;
+    chunks(data, chunk, is_serial, &|i, part| work(i * chunk, part));
+}
+
+fn chunks<T: Send>(data: &mut [T], chunk: usize, is_serial: bool, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    let count = data.len().div_ceil(chunk);
+    let parts = data.chunks_mut(chunk).enumerate();
+    if is_serial || current_threads() == 1 {
+        parts.for_each(|(i, part)| work(i, part));
     } else {
-        inside(|| data.par_chunks_mut(chunk).enumerate().for_each(|(i, part)| work(i * chunk, part)));
+        share(parts, count, &|(i, part)| work(i, part));
     }
 }
 
@@ -120,10 +148,6 @@ pub(crate) struct RayonWorkers;
 impl Workers for RayonWorkers {
     fn chunks(&self, bytes: &mut [u8], chunk_bytes: usize, cost: usize, run: &(dyn Fn(usize, &mut [u8]) + Sync)) {
         let chunk_bytes = chunk_bytes.max(1);
-        if cost < ELEMENTWISE_SERIAL_BELOW || bytes.len() <= chunk_bytes || current_threads() == 1 {
-            bytes.chunks_mut(chunk_bytes).enumerate().for_each(|(i, chunk)| run(i, chunk));
-        } else {
-            inside(|| bytes.par_chunks_mut(chunk_bytes).enumerate().for_each(|(i, chunk)| run(i, chunk)));
-        }
+        chunks(bytes, chunk_bytes, cost < ELEMENTWISE_SERIAL_BELOW || bytes.len() <= chunk_bytes, run);
     }
 }

@@ -284,6 +284,34 @@ fn widths_that_differ() {
 }
 
 #[test]
+fn every_half_and_what_lies_around_it_is_rounded_to_nearest() {
+    let mut rng = Rng(13);
+    let mut case = Case::new("b,b->b", &[('b', 7 << 16)], [DType::F32, DType::F32, DType::F16], [Class::Row; 3], NO, &mut rng, false);
+    let around = [0u32, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x0800_0000];
+    let (lhs, rhs) = (case.lhs.host_mut().unwrap().as_chunks_mut::<4>().0, case.rhs.host_mut().unwrap().as_chunks_mut::<4>().0);
+    for (i, (x, one)) in lhs.iter_mut().zip(rhs).enumerate() {
+        let half = half::f16::from_bits((i >> 3) as u16).to_f32().to_bits();
+        *x = half.wrapping_add(around[i % 7]).to_ne_bytes();
+        *one = 1f32.to_ne_bytes();
+    }
+    case.check();
+}
+
+/// A result that is written past the caches, and one that isn't aligned for it.
+#[test]
+fn results_of_many_megabytes() {
+    let mut rng = Rng(14);
+    for (dtype, class) in [(DType::F32, Class::Row), (DType::F32, Class::Offset), (DType::F64, Class::Row)] {
+        let lens = [('i', 2050), ('j', if dtype == DType::F64 { 1040 } else { 2064 })];
+        Case::new("i,j->ij", &lens, same(dtype), [Class::Row, Class::Row, class], NO, &mut rng, false).check();
+    }
+    for class in [Class::Row, Class::Offset] {
+        let lens = [('i', 2050), ('k', 3), ('j', 2064)];
+        Case::new("ik,kj->ij", &lens, same(DType::F32), [Class::Row, Class::Row, class], NO, &mut rng, false).check();
+    }
+}
+
+#[test]
 fn truth_values_of_any_nonzero_byte() {
     let mut rng = Rng(9);
     let mut case = Case::new("ik,kj->ij", &[('i', 20), ('j', 20), ('k', 30)], same(DType::Bool), [Class::Row; 3], NO, &mut rng, false);

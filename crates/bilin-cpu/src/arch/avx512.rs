@@ -11,6 +11,7 @@ macro_rules! vector {
      $storeu:ident, $mask_storeu:ident, $cross:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($reg);
+        #[allow(clippy::useless_transmute, reason = "one of the registers is the integer one")]
         impl Vector for $name {
             type Part = $part;
             const LANES: usize = $lanes;
@@ -44,6 +45,11 @@ macro_rules! vector {
             unsafe fn store(self, at: *mut $part) {
                 // SAFETY: the caller has AVX-512 and gives LANES writable parts.
                 unsafe { $storeu(at.cast(), self.0) }
+            }
+            #[inline(always)]
+            unsafe fn stream(self, at: *mut $part) {
+                // SAFETY: the caller has the instructions and gives LANES writable parts, aligned; registers of one size.
+                unsafe { _mm512_stream_si512(at.cast(), std::mem::transmute::<$reg, __m512i>(self.0)) }
             }
             #[inline(always)]
             unsafe fn store_part(self, at: *mut $part, lanes: usize) {

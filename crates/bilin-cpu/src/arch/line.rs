@@ -10,7 +10,7 @@ const STRIP: usize = 8;
 
 /// `c[i, j] = Σ x[i, k]·b[k, j]`, a few rows by many columns.
 pub(crate) struct Rows<'a, P> {
-    /// Terms, rows (at most [`MAX_ROWS`]) and columns.
+    /// Terms, rows (at most [`MAX_ROWS`] but where there is one term) and columns.
     pub sizes: [usize; 3],
     /// First element, and the step of k.
     pub x: Lines<'a, P>,
@@ -52,7 +52,7 @@ impl<P: Copy> Micro<P> {
     /// Checks positions; `b` moves by its step `steps` times and is read for `run` elements each.
     fn checked(r: &Rows<'_, P>, steps: usize, run: usize, first: bool) -> Raw<P> {
         let [terms, rows, columns] = r.sizes;
-        assert!(terms > 0 && rows > 0 && rows <= MAX_ROWS && columns > 0);
+        assert!(terms > 0 && rows > 0 && (rows <= MAX_ROWS || terms == 1) && columns > 0);
         let ((x_low, x_high), (x_first, x_last)) = (reach(r.x.at, r.x.step, terms), reach(0, r.row_steps[0], rows));
         assert!(x_low + x_first >= 0 && x_high + x_last < r.x.data.len() as isize);
         let (low, high) = reach(r.b.at, r.b.step, steps);
@@ -87,6 +87,19 @@ impl<P: Copy> Micro<P> {
         let call = Self::checked(r, r.sizes[2], r.sizes[0], first);
         // SAFETY: as above.
         unsafe { (self.along)(&call) }
+    }
+
+    /// Products of one term into `c`, past the caches where that is asked for and rows are aligned.
+    pub(crate) fn outer(&self, r: &Rows<'_, P>, is_far: bool) {
+        let call = Self::checked(r, 1, r.sizes[2], true);
+        assert!(call.terms == 1);
+        let is_aligned =
+            call.c.addr().is_multiple_of(super::LINE) && (call.c_row.unsigned_abs() * size_of::<P>()).is_multiple_of(super::LINE);
+        // SAFETY: as above.
+        unsafe { (self.outer)(&Raw { first: !(is_far && is_aligned), ..call }) }
+        if is_far {
+            super::settle();
+        }
     }
 
     /// `dst[k, j] = src[j, k]` for `lanes` lines of `terms` elements; the step of `src` leads to the next line.
@@ -188,6 +201,27 @@ pub(super) unsafe fn along<V: Vector>(t: &Raw<V::Part>) {
                 let c = t.c.wrapping_offset(row as isize * t.c_row).wrapping_add(j);
                 let sum = if t.first { sums[row] } else { V::load_part(c, count).add(sums[row]) };
                 sum.store_part(c, count);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`across`]; where `first` isn't set, `c` is written past the caches and its rows are aligned.
+#[inline(always)]
+pub(super) unsafe fn outer<V: Vector>(t: &Raw<V::Part>) {
+    // SAFETY: the caller's promise covers every element read or written.
+    unsafe {
+        let full = t.columns / V::LANES * V::LANES;
+        for row in 0..t.rows as isize {
+            let (x, c) = (V::splat(t.x.wrapping_offset(row * t.x_row)), t.c.wrapping_offset(row * t.c_row));
+            for j in (0..full).step_by(V::LANES) {
+                let product = V::fma(x, V::load(t.b.wrapping_add(j)), V::neutral());
+                if t.first { product.store(c.wrapping_add(j)) } else { product.stream(c.wrapping_add(j)) }
+            }
+            if full < t.columns {
+                let product = V::fma(x, V::load_part(t.b.wrapping_add(full), t.columns - full), V::neutral());
+                product.store_part(c.wrapping_add(full), t.columns - full);
             }
         }
     }

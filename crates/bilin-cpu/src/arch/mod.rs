@@ -190,6 +190,19 @@ pub(crate) fn ask_for<T>(memory: &[T]) {
     let _ = memory;
 }
 
+/// Bytes of a line of memory, and of the widest vector.
+const LINE: usize = 64;
+
+/// What was written past the caches is in memory before what this thread writes next.
+#[inline(always)]
+pub(crate) fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe {
+        core::arch::x86_64::_mm_sfence()
+    };
+}
+
 /// One operand of a tile: memory, first element, where rows begin (`a`) and the step of k, in parts.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines<'a, P> {
@@ -235,6 +248,8 @@ pub(crate) struct Run<'a, P> {
     pub cols: usize,
     /// Whether `c` is replaced.
     pub first: bool,
+    /// Whether a `c` that is replaced is written past the caches, where its rows are aligned.
+    pub is_streamed: bool,
     /// How many tiles, and how far `a`, `b` and `c` move from one to the next.
     pub count: usize,
     pub steps: [isize; 3],
@@ -261,6 +276,8 @@ impl<P: Copy> Micro<P> {
         assert!(k_low >= 0 && k_high + width <= r.b.data.len() as isize);
         let (low, high) = further(row_reach(r.c_rows), r.steps[2]);
         assert!(low + r.c_at >= 0 && high + r.c_at + width <= r.c.len() as isize);
+        let c = r.c.as_ptr().wrapping_offset(r.c_at);
+        let is_aligned = || r.c_rows.iter().all(|&row| c.wrapping_offset(row).addr().is_multiple_of(LINE));
         let tile = Tile {
             terms: r.terms,
             a: r.a.data.as_ptr().wrapping_offset(r.a.at),
@@ -268,10 +285,11 @@ impl<P: Copy> Micro<P> {
             a_k: r.a.step,
             b: r.b.data.as_ptr().wrapping_offset(r.b.at),
             b_k: r.b.step,
-            c: r.c.as_ptr().wrapping_offset(r.c_at),
+            c,
             c_rows: r.c_rows.as_ptr(),
             cols: r.cols,
             first: r.first,
+            is_streamed: r.is_streamed && r.first && r.count == 1 && is_aligned(),
             count: r.count,
             steps: r.steps,
         };

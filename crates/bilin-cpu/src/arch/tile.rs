@@ -31,6 +31,8 @@ pub(crate) struct Tile<P> {
     pub cols: usize,
     /// Whether `c` is replaced.
     pub first: bool,
+    /// Whether `c`, which is replaced, is written past the caches; its rows are aligned to whole vectors.
+    pub is_streamed: bool,
     /// How many tiles, and how far `a`, `b` and `c` move from one to the next.
     pub count: usize,
     pub steps: [isize; 3],
@@ -53,6 +55,8 @@ pub(crate) struct Micro<P: 'static> {
     pub across: unsafe fn(&Raw<P>),
     /// A few rows by columns that stand one after the other.
     pub along: unsafe fn(&Raw<P>),
+    /// Rows by columns of one term.
+    pub outer: unsafe fn(&Raw<P>),
     /// Lines into columns of a panel.
     pub cross: unsafe fn(&Cross<P>),
 }
@@ -74,6 +78,11 @@ macro_rules! kernels {
         unsafe fn run_along<V: Vector>(t: &super::line::Raw<V::Part>) {
             // SAFETY: the caller's promise.
             unsafe { super::line::along::<V>(t) }
+        }
+        $(#[$attribute])?
+        unsafe fn run_outer<V: Vector>(t: &super::line::Raw<V::Part>) {
+            // SAFETY: the caller's promise.
+            unsafe { super::line::outer::<V>(t) }
         }
         $(#[$attribute])?
         unsafe fn run_cross<V: Vector>(t: &super::line::Cross<V::Part>) {
@@ -107,6 +116,7 @@ macro_rules! micro {
             tiles: &FLAT,
             across: run_across::<$v>,
             along: run_along::<$v>,
+            outer: run_outer::<$v>,
             cross: run_cross::<$v>,
         };
         MICRO
@@ -153,7 +163,7 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
         for i in 0..ROWS {
             rows[i] = t.a.wrapping_offset(*t.a_rows.add(i));
         }
-        if t.terms >= PREFETCH_FROM {
+        if t.terms >= PREFETCH_FROM && !t.is_streamed {
             for i in 0..ROWS {
                 for j in 0..VECTORS {
                     V::prefetch(t.c.wrapping_offset(*t.c_rows.add(i)).wrapping_add(j * step));
@@ -189,7 +199,11 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
                 if !t.first {
                     x = if is_part { V::load_part(to, last) } else { V::load(to) }.add(x);
                 }
-                if is_part { x.store_part(to, last) } else { x.store(to) }
+                match (is_part, t.is_streamed) {
+                    (true, _) => x.store_part(to, last),
+                    (_, true) => x.stream(to),
+                    _ => x.store(to),
+                }
             }
         }
     }

@@ -27,6 +27,12 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_part(at: *const Self::Part, lanes: usize) -> Self;
     /// Writes all lanes.
     unsafe fn store(self, at: *mut Self::Part);
+    /// Writes all lanes past the caches, where the processor can; `at` is aligned to the vector.
+    #[inline(always)]
+    unsafe fn stream(self, at: *mut Self::Part) {
+        // SAFETY: the caller gives LANES writable parts.
+        unsafe { self.store(at) }
+    }
     /// Writes the first `lanes` lanes. Complex vectors write all.
     unsafe fn store_part(self, at: *mut Self::Part, lanes: usize);
     /// acc + a·b by the rule of the dtype.

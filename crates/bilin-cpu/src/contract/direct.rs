@@ -5,7 +5,7 @@ use bilin_core::shape::plan::Loop;
 use super::element::Acc;
 use super::job::{Job, Oriented};
 use crate::arch::tile::MAX_ROWS;
-use crate::arch::{Lines, Run};
+use crate::arch::{self, Lines, Run};
 use crate::threads;
 
 /// Bytes of columns' operand up to which reading it in place costs less than packing it.
@@ -105,7 +105,7 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, s: Strides) -> Option<()> {
         area(job, &o, &s, data, 0, [0, rows], [0, columns]);
         return Some(());
     }
-    threads::for_each(batch * parts, cost / parts + 16, &|task| {
+    threads::for_each(batch * parts, cost / parts + 64, &|task| {
         let (row, column) = (task % parts / column_parts * row_step, task % column_parts * column_step);
         area(job, &o, &s, data, task / parts, [row, rows.min(row + row_step)], [column, columns.min(column + column_step)]);
     });
@@ -120,7 +120,8 @@ fn small<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, s: &Strides, data: (&[A:
     let (a_rows, c_rows): ([isize; MAX_ROWS], [isize; MAX_ROWS]) =
         (std::array::from_fn(|i| i as isize * s.rows[0]), std::array::from_fn(|i| i as isize * s.rows[1]));
     let steps = [inner.strides[o.a.0], inner.strides[o.b.0], inner.strides[2]];
-    threads::for_ranges(batch, rows * cols * terms + 8, &|range| {
+    let bytes = (rows * terms + terms * cols + rows * cols) * size_of::<A>();
+    threads::for_ranges(batch, threads::cost(rows * cols * terms, bytes), &|range| {
         let mut at = range.start;
         while at < range.end {
             let count = (inner.len - at % inner.len).min(range.end - at);
@@ -128,7 +129,21 @@ fn small<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, s: &Strides, data: (&[A:
             let a = Lines { data: data.0, at: bases[o.a.0], step: s.k[0] };
             let b = Lines { data: data.1, at: bases[o.b.0], step: s.k[1] };
             let (a_rows, c_rows) = (&a_rows[..rows], &c_rows[..rows]);
-            o.micro.run(&Run { terms, parts: 1, a, a_rows, b, c, c_at: bases[2], c_rows, cols, first: !job.adds, count, steps });
+            o.micro.run(&Run {
+                terms,
+                parts: 1,
+                a,
+                a_rows,
+                b,
+                c,
+                c_at: bases[2],
+                c_rows,
+                cols,
+                first: !job.adds,
+                is_streamed: false,
+                count,
+                steps,
+            });
             at += count;
         }
     });
@@ -155,6 +170,7 @@ fn area<A: Acc>(
         a_rows[i] = i as isize * s.rows[0];
         c_rows[i] = i as isize * s.rows[1];
     }
+    let is_streamed = job.is_streamed();
     let mut from = 0;
     while from < k {
         let terms = A::BLOCK.min(k - from);
@@ -169,11 +185,14 @@ fn area<A: Acc>(
                 let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
                 let (a_rows, c_rows) = (&a_rows[..count], &c_rows[..count]);
                 let first = from == 0 && !job.adds;
-                micro.run(&Run { terms, parts: 1, a, a_rows, b, c: out, c_at, c_rows, cols, first, count: 1, steps: [0; 3] });
+                micro.run(&Run { terms, parts: 1, a, a_rows, b, c: out, c_at, c_rows, cols, first, is_streamed, count: 1, steps: [0; 3] });
                 column += cols;
             }
             row += count;
         }
         from += terms;
+    }
+    if is_streamed {
+        arch::settle();
     }
 }

@@ -91,9 +91,10 @@ fn block_sums<A: Acc>(job: &Job<'_, A>, steps: [isize; 2], base: [isize; 3], fir
 /// Runs a job that [`accepts`] took.
 pub(crate) fn run<A: Acc>(job: &Job<'_, A>, steps: [isize; 2]) -> Option<()> {
     let [batch, _, _, k] = job.sizes;
+    let item_cost = threads::cost(8 * k, 2 * k * size_of::<A>());
     if k <= A::BLOCK {
         let groups = batch.div_ceil(CHAINS);
-        threads::for_each(groups, CHAINS * k * A::PARTS, &|group| {
+        threads::for_each(groups, CHAINS * item_cost, &|group| {
             let from = group * CHAINS;
             let count = CHAINS.min(batch - from);
             let bases: [[isize; 3]; CHAINS] = std::array::from_fn(|i| job.bases((from + i).min(batch - 1)));
@@ -106,10 +107,10 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, steps: [isize; 2]) -> Option<()> {
         return Some(());
     }
     let blocks = k.div_ceil(A::BLOCK);
-    if batch == 1 && blocks >= 4 * CHAINS && k >= threads::SERIAL_BELOW && threads::current_threads() > 1 {
+    if batch == 1 && blocks >= 4 * CHAINS && item_cost >= threads::SERIAL_BELOW && threads::current_threads() > 1 {
         return one(job, steps, blocks, k);
     }
-    threads::for_each(batch, k * A::PARTS, &|item| {
+    threads::for_each(batch, item_cost, &|item| {
         let base = job.bases(item);
         let mut total = A::default();
         let mut kept = [A::default(); SUMS];
@@ -141,7 +142,9 @@ fn one<A: Acc>(job: &Job<'_, A>, steps: [isize; 2], blocks: usize, k: usize) -> 
     let mut total = A::default();
     for first in (0..blocks).step_by(TURN) {
         let some = &mut kept[..TURN.min(blocks - first)];
-        threads::for_each_chunk(some, 4 * CHAINS, A::BLOCK, &|at, part| block_sums(job, steps, base, first + at, k, part));
+        threads::for_each_chunk(some, 4 * CHAINS, threads::cost(8 * A::BLOCK, 2 * A::BLOCK * size_of::<A>()), &|at, part| {
+            block_sums(job, steps, base, first + at, k, part)
+        });
         total = folded(total, first == 0, some);
     }
     job.out.scatter(base[2], 1, &[total]);

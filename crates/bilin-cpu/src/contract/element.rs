@@ -148,8 +148,8 @@ convert! {
     f32 => f64, |x| f64::from(x);
     f64 => f64, |x| x;
     f64 => f32, |x| x as f32;
-    f32 => f16, |x| f16::from_f32(x);
-    f64 => f16, |x| f16::from_f32(round_to_odd(x));
+    f32 => f16, |x| narrow_half(x);
+    f64 => f16, |x| narrow_half(round_to_odd(x));
     f32 => bf16, |x| narrow_bf16(x);
     f64 => bf16, |x| narrow_bf16(round_to_odd(x));
     c64 => c64, |x| x;
@@ -189,6 +189,19 @@ fn widen_half(x: f16) -> f32 {
     let special = magnitude | 0x7f80_0000;
     let chosen = if bits & 0x7c00 == 0x7c00 { special } else { finite };
     f32::from_bits(chosen | ((bits & 0x8000) << 16))
+}
+
+/// Nearest half, ties to even; NaN stays NaN.
+#[inline(always)]
+fn narrow_half(x: f32) -> f16 {
+    let (sign, magnitude) = (x.to_bits() >> 16 & 0x8000, x.to_bits() & 0x7fff_ffff);
+    // The exponent is moved; what rounds up past the largest half is infinite.
+    let moved = magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + ((magnitude >> 13) & 1)) >> 13;
+    // The sum with a half has a half's subnormal numbers in its last bits, rounded.
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
+    let finite = if magnitude < 0x3880_0000 { subnormal } else { moved.min(0x7c00) };
+    let nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
+    f16::from_bits((sign | if magnitude > 0x7f80_0000 { nan } else { finite }) as u16)
 }
 
 /// Nearest bf16, ties to even; NaN stays NaN.

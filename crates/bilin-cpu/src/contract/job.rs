@@ -55,6 +55,13 @@ impl<'a, A: Acc> Job<'a, A> {
         }
     }
 
+    /// Whether the result is written once and is too large for the caches, so that writing past them pays.
+    pub(crate) fn is_streamed(&self) -> bool {
+        const BYTES: usize = 16 << 20;
+        let [batch, m, n, k] = self.sizes;
+        !self.adds && k <= A::BLOCK && batch.saturating_mul(m).saturating_mul(n).saturating_mul(size_of::<A>()) >= BYTES
+    }
+
     /// First elements of the three operands at a step of the batch.
     pub(crate) fn bases(&self, batch: usize) -> [isize; 3] {
         let mut at = position(self.plan.batch(), batch);

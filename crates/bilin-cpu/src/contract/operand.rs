@@ -57,10 +57,11 @@ pub(crate) trait Sink<A: Acc>: Sync {
     fn scatter(&self, at: isize, step: isize, src: &[A]);
     /// Bytes of an element.
     fn width(&self) -> usize;
-    /// Writes, or adds, rows of 16 elements to `base` plus each of `rows` plus each of `columns`, as many as there are of these.
-    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, src: &[A]);
+    /// Writes, or adds, rows of `width` elements to `base` plus each of `rows` plus each of `columns`, as many as there are of
+    /// these.
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]);
     /// Writes, or adds, elements at `base` plus each of `columns`. `src` holds them as a tile row does.
-    fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
+    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
 }
 
 /// A typed operand.
@@ -367,6 +368,7 @@ struct Stored<'a, 'o, T, A: Acc, F> {
     base: isize,
     rows: &'a [isize],
     columns: Steps<'a>,
+    width: usize,
     src: &'a [A],
 }
 
@@ -374,21 +376,25 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
     type Output = ();
     #[inline(always)]
     fn run(self) {
-        let Stored { out, base, rows, columns, src } = self;
-        let dense = columns.stride == Some(1);
-        for (&row, line) in rows.iter().zip(src.as_chunks::<16>().0) {
-            if let (true, false, None) = (dense, out.adds, &out.plain) {
-                let at = base + row + columns.at[0];
-                if let Ok(to) = <&mut [T; 16]>::try_from(out.data.run(at, columns.at.len())) {
-                    let line = *line;
+        let Stored { out, base, rows, columns, width, src } = self;
+        let (dense, count) = (columns.stride == Some(1), columns.at.len());
+        for (&row, line) in rows.iter().zip(src.chunks_exact(width)) {
+            if dense && !out.adds && out.plain.is_none() {
+                let (to, to_rest) = out.data.run(base + row + columns.at[0], count).as_chunks_mut::<16>();
+                let (from, from_rest) = line[..count].as_chunks::<16>();
+                for (to, from) in to.iter_mut().zip(from) {
+                    let from = *from;
                     for i in 0..16 {
-                        to[i] = F::convert(line[i]);
+                        to[i] = F::convert(from[i]);
                     }
-                    continue;
                 }
+                for (to, &from) in to_rest.iter_mut().zip(from_rest) {
+                    *to = F::convert(from);
+                }
+                continue;
             }
             if dense {
-                out.scatter(base + row + columns.at[0], 1, &line[..columns.at.len()]);
+                out.scatter(base + row + columns.at[0], 1, &line[..count]);
             } else {
                 for (&column, x) in columns.at.iter().zip(line) {
                     out.scatter(base + row + column, 1, std::slice::from_ref(x));
@@ -435,13 +441,13 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
         size_of::<T>()
     }
 
-    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, src: &[A]) {
-        isa.with(Stored { out: self, base, rows, columns, src });
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]) {
+        isa.with(Stored { out: self, base, rows, columns, width, src });
     }
 
-    fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {
+    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {
         if A::PARTS == 1 && columns.stride == Some(1) {
-            return self.scatter(base + columns.at[0], 1, &bytemuck::cast_slice(src)[..columns.at.len()]);
+            return self.store_block(isa, base, &[0], columns, columns.at.len(), bytemuck::cast_slice(src));
         }
         for (j, &c) in columns.at.iter().enumerate() {
             self.scatter(base + c, 1, &[element::<A>(src, j, lanes)]);

@@ -14,7 +14,7 @@ use super::operand::{Packed, Source};
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
 use crate::arch::tile::MAX_ROWS;
-use crate::arch::{Lines, Run};
+use crate::arch::{self, Lines, Run};
 use crate::threads;
 
 /// Bytes of a packed block of columns: half of a usual second-level cache.
@@ -49,7 +49,7 @@ impl Cut {
             if is_written_in_place(job, o) { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
         let mut row_parts = m.div_ceil(most_rows);
         let work = (m as u128) * (n as u128) * (k as u128) * (batch as u128);
-        let want = if work * A::PARTS as u128 > 1 << 17 { threads::current_threads() } else { 1 };
+        let want = if work * A::PARTS as u128 >= threads::SERIAL_BELOW as u128 { threads::current_threads() } else { 1 };
         let want = if want > 1 { 2 * want } else { 1 };
         while batch.saturating_mul(row_parts).saturating_mul(column_parts) < want {
             let (rows, columns) = (m.div_ceil(row_parts), n.div_ceil(column_parts));
@@ -154,6 +154,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
         fill_offsets(o.columns, 2, area.column, c_columns);
         let (a_rows, b_columns, c_columns) = (Steps::new(a_rows), Steps::new(b_columns), Steps::new(c_columns));
         let direct = job.out.plain().filter(|_| in_place);
+        let is_streamed = in_place && job.is_streamed();
         let partial_rows: &mut [isize; MAX_ROWS] = &mut [0; MAX_ROWS];
         {
             let own = Shared::new(&mut *partial);
@@ -222,7 +223,21 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                                 None => (&own, (at * A::PARTS) as isize, &partial_rows[..rows]),
                             };
                             let (parts, a_rows, first) = (A::PARTS, &starts[..rows], from == 0 && !(in_place && job.adds));
-                            micro.run(&Run { terms, parts, a, a_rows, b, c, c_at, c_rows, cols, first, count: 1, steps: [0; 3] });
+                            micro.run(&Run {
+                                terms,
+                                parts,
+                                a,
+                                a_rows,
+                                b,
+                                c,
+                                c_at,
+                                c_rows,
+                                cols,
+                                first,
+                                is_streamed,
+                                count: 1,
+                                steps: [0; 3],
+                            });
                             at += cols;
                         }
                     }
@@ -230,9 +245,12 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                 from += terms;
             }
         }
+        if is_streamed {
+            arch::settle();
+        }
         if direct.is_none() {
             for (&c, row) in c_rows.iter().zip(partial.chunks_exact(padded * A::PARTS)) {
-                job.out.store_row(bases[2] + c, c_columns, micro.lanes, row);
+                job.out.store_row(job.isa, bases[2] + c, c_columns, micro.lanes, row);
             }
         }
     })

@@ -35,7 +35,7 @@ impl<A: Acc> Work for Products<'_, A> {
 pub(crate) fn run<A: Acc>(job: &Job<'_, A>) -> Option<()> {
     let total = job.sizes[0];
     let offsets = job.plan.offsets().map(|o| o as isize);
-    threads::for_each(total.div_ceil(TASK), TASK * A::PARTS, &|task| {
+    threads::for_each(total.div_ceil(TASK), threads::cost(TASK, 3 * TASK * size_of::<A>()), &|task| {
         let (mut a, mut b) = ([A::default(); CHUNK], [A::default(); CHUNK]);
         runs(job.plan.batch(), task * TASK, total.min((task + 1) * TASK), &mut |at, strides, count| {
             let (a, b) = (&mut a[..count], &mut b[..count]);

@@ -30,6 +30,8 @@ const DEPTH: usize = 32 * SIDE;
 const MOST_ROW_BLOCKS: usize = 1 << 10;
 /// Most columns of a task.
 const MOST_COLUMNS: usize = 1024;
+/// Groups of columns that are packed together, so that a line of memory is read with its neighbours.
+const WIDE: usize = 4;
 
 /// How a job goes onto tiles.
 #[derive(Clone, Copy)]
@@ -170,12 +172,14 @@ fn rectangle<A: Tiled>(
     };
     let side = form.group * SIDE;
     let (row_groups, column_groups) = (rows.div_ceil(side), columns.div_ceil(side));
-    let terms = k.min(DEPTH * form.in_word);
+    // Few rows leave nothing to multiply twice, so columns that stand side by side are read from end to end.
+    let is_read_once = row_groups == 1 && inner_stride(o.columns, o.b.0) == 1 && inner_stride(job.plan.k(), o.b.0) != 1;
+    let terms = k.min(if is_read_once { SIDE } else { DEPTH } * form.in_word);
     let run = terms.div_ceil(SIDE * form.in_word) * form.planes;
     let sums_len = side * side;
     // Sums of a block of k stay where they are made if there is one block, else there is room for all.
     let kept = if k > terms { row_groups * column_groups } else { 1 };
-    let (a_len, b_len) = (row_groups * form.group * run, form.group * run);
+    let (a_len, b_len) = (row_groups * form.group * run, WIDE.min(column_groups) * form.group * run);
     let bytes = carved_bytes::<Block>(a_len) + carved_bytes::<Block>(b_len) + carved_bytes::<A>(kept * sums_len);
     let bases = job.bases(batch);
     with_scratch(bytes, 2 * (rows + columns + terms), |memory, offsets| {
@@ -200,31 +204,35 @@ fn rectangle<A: Tiled>(
             let (a_steps, b_steps) = (Steps::new(&a_ks[..count]), Steps::new(&b_ks[..count]));
             let run = count.div_ceil(SIDE * form.in_word) * form.planes;
             let (is_first, is_last) = (from == 0, from + count == k);
-            for (i, to) in a_blocks.chunks_exact_mut(run).take(row_groups * form.group).enumerate() {
-                pack(a, job.isa, form, bases[o.a.0], lines(a_rows, i), a_steps, false, to);
-            }
+            let a_used = &mut a_blocks[..row_groups * form.group * run];
+            pack(a, job.isa, form, bases[o.a.0], a_rows, a_steps, false, a_used);
             for column_group in 0..column_groups {
-                for (j, to) in b_blocks.chunks_exact_mut(run).take(form.group).enumerate() {
-                    pack(b, job.isa, form, bases[o.b.0], lines(b_columns, column_group * form.group + j), b_steps, true, to);
+                let place = column_group % WIDE;
+                if place == 0 {
+                    let wide = WIDE.min(column_groups - column_group);
+                    let some = part(b_columns, column_group * side, wide * side);
+                    pack(b, job.isa, form, bases[o.b.0], some, b_steps, true, &mut b_blocks[..wide * form.group * run]);
                 }
+                let b_group = &b_blocks[place * form.group * run..][..form.group * run];
                 for (row_group, a_group) in a_blocks.chunks_exact(form.group * run).take(row_groups).enumerate() {
                     let at = if kept == 1 { 0 } else { column_group * row_groups + row_group };
                     let sums = &mut sums[at * sums_len..][..sums_len];
                     if form.planes == 1 {
-                        let (a, b) = (a_group.split_at(run), b_blocks[..2 * run].split_at(run));
+                        let (a, b) = (a_group.split_at(run), b_group.split_at(run));
                         if let Some(c) = A::as_blocks(sums) {
                             session.square(dot, [a.0, a.1], [b.0, b.1], c, is_first);
                         }
                     } else {
-                        session.limbs(form.planes, a_group, &b_blocks[..run], &mut limb_sums);
+                        session.limbs(form.planes, a_group, b_group, &mut limb_sums);
                         job.isa.with(Joined { limbs: &limb_sums[..form.planes], is_first, sums });
                     }
                     if is_last {
-                        for (block, part) in sums.chunks_exact(AREA).enumerate() {
+                        for (block, some) in sums.chunks_exact(AREA).enumerate() {
                             let (i, j) = (row_group * form.group + block / form.group, column_group * form.group + block % form.group);
-                            let (rows, columns) = (lines(Steps { at: c_rows, stride: None }, i), lines(c_columns, j));
+                            let (rows, columns) =
+                                (part(Steps { at: c_rows, stride: None }, i * SIDE, SIDE), part(c_columns, j * SIDE, SIDE));
                             if !rows.at.is_empty() && !columns.at.is_empty() {
-                                job.out.store_block(job.isa, bases[2], rows.at, columns, part);
+                                job.out.store_block(job.isa, bases[2], rows.at, columns, SIDE, some);
                             }
                         }
                     }
@@ -234,10 +242,10 @@ fn rectangle<A: Tiled>(
     })
 }
 
-/// The 16 or fewer lines of block `i`.
-fn lines(all: Steps<'_>, i: usize) -> Steps<'_> {
-    let from = (i * SIDE).min(all.at.len());
-    let at = &all.at[from..all.at.len().min(from + SIDE)];
+/// The lines from `from`, at most `most`.
+fn part(all: Steps<'_>, from: usize, most: usize) -> Steps<'_> {
+    let from = from.min(all.at.len());
+    let at = &all.at[from..all.at.len().min(from + most)];
     Steps { at, stride: if at.len() <= 1 { Some(1) } else { all.stride } }
 }
 
@@ -301,7 +309,7 @@ fn pack(raw: Raw<'_>, isa: Isa, form: Form, base: isize, lines: Steps<'_>, ks: S
     packed!(Bf16, U8, I8, I16, I32, I64)
 }
 
-/// 16 lines (rows, or columns) on their way into blocks: one block for each plane of each 16 words of k.
+/// Lines (rows, or columns) on their way into blocks: for each 16 lines, one block for each plane of each 16 words of k.
 struct Packed<'a, S> {
     data: &'a [S],
     base: isize,
@@ -318,56 +326,68 @@ impl<S: Piece> Work for Packed<'_, S> {
     fn run(self) {
         let Packed { data, base, lines, ks, planes, are_columns, dst } = self;
         let width = SIDE * S::IN_WORD;
-        let shift = 32 / S::IN_WORD;
-        for (i, blocks) in dst.chunks_exact_mut(planes).enumerate() {
+        let depth = ks.at.len().div_ceil(width);
+        let groups = dst.len() / (depth * planes);
+        // Rows want words of k along a line of the block, columns want them down the block.
+        let is_down = lines.stride == Some(1) && ks.stride != Some(1) && !lines.at.is_empty();
+        for turn in 0..groups * depth {
+            // Memory is read along its dense axis.
+            let (group, i) = if is_down { (turn % groups, turn / groups) } else { (turn / depth, turn % depth) };
+            let some = part(lines, group * SIDE, SIDE).at;
             let ks = Steps { at: &ks.at[i * width..ks.at.len().min((i + 1) * width)], stride: ks.stride };
-            let is_ragged = lines.at.len() < SIDE || ks.at.len() < width;
-            // Rows want words of k along a line of the block, columns want them down the block.
-            let down = lines.stride == Some(1) && ks.stride != Some(1) && !lines.at.is_empty();
-            for (plane, block) in blocks.iter_mut().enumerate() {
-                if is_ragged {
+            let is_whole = some.len() == SIDE && ks.at.len() == width;
+            for (plane, block) in dst[(group * depth + i) * planes..][..planes].iter_mut().enumerate() {
+                if !is_whole {
                     *block = [[0; SIDE]; SIDE];
                 }
-                if down {
-                    let run = |k: isize| data[(base + k + lines.at[0]) as usize..][..lines.at.len()].iter();
-                    for (some, words) in ks.at.chunks(S::IN_WORD).zip(block.iter_mut()) {
-                        if let (Ok(words), false) = (<&mut [u32; SIDE]>::try_from(&mut words[..]), is_ragged) {
-                            let mut sum = [0u32; SIDE];
-                            for (q, &k) in some.iter().enumerate() {
-                                if let Ok(from) = <&[S; SIDE]>::try_from(run(k).as_slice()) {
-                                    for j in 0..SIDE {
-                                        sum[j] |= from[j].piece(plane) << (shift * q);
-                                    }
-                                }
-                            }
-                            *words = sum;
-                        } else {
-                            for (q, &k) in some.iter().enumerate() {
-                                for (word, x) in words.iter_mut().zip(run(k)) {
-                                    *word |= x.piece(plane) << (shift * q);
-                                }
+                if some.is_empty() {
+                    continue;
+                }
+                if is_down && is_whole {
+                    for (at, words) in ks.at.chunks_exact(S::IN_WORD).zip(block.iter_mut()) {
+                        down(data, base + some[0], at, plane, words);
+                    }
+                } else if is_down {
+                    for (at, words) in ks.at.chunks(S::IN_WORD).zip(block.iter_mut()) {
+                        for (q, &k) in at.iter().enumerate() {
+                            for (word, x) in words.iter_mut().zip(&data[(base + k + some[0]) as usize..][..some.len()]) {
+                                *word |= x.piece(plane) << (32 / S::IN_WORD * q);
                             }
                         }
                     }
+                } else if ks.stride == Some(1) {
+                    for (&line, words) in some.iter().zip(block.iter_mut()) {
+                        along(&data[(base + line + ks.at[0]) as usize..][..ks.at.len()], plane, words);
+                    }
                 } else {
-                    for (&line, words) in lines.at.iter().zip(block.iter_mut()) {
-                        if ks.stride == Some(1) {
-                            let from = &data[(base + line + ks.at[0]) as usize..][..ks.at.len()];
-                            along(from, plane, words);
-                        } else {
-                            for (word, some) in words.iter_mut().zip(ks.at.chunks(S::IN_WORD)) {
-                                *word = some
-                                    .iter()
-                                    .enumerate()
-                                    .fold(0, |w, (q, &k)| w | data[(base + line + k) as usize].piece(plane) << (shift * q));
-                            }
+                    for (&line, words) in some.iter().zip(block.iter_mut()) {
+                        for (word, at) in words.iter_mut().zip(ks.at.chunks(S::IN_WORD)) {
+                            let piece = |(q, &k): (usize, &isize)| data[(base + line + k) as usize].piece(plane) << (32 / S::IN_WORD * q);
+                            *word = at.iter().enumerate().map(piece).fold(0, |w, x| w | x);
                         }
                     }
                 }
-                if down != are_columns {
+                if is_down != are_columns {
                     amx::transpose(block);
                 }
             }
+        }
+    }
+}
+
+/// Words of 16 lines that stand side by side, from 2 or 4 runs.
+#[inline(always)]
+fn down<S: Piece>(data: &[S], base: isize, ks: &[isize], plane: usize, words: &mut [u32; SIDE]) {
+    let run = |q: usize| data[(base + ks[q]) as usize..].first_chunk::<SIDE>();
+    if S::IN_WORD == 2 {
+        if let (Some(a), Some(b)) = (run(0), run(1)) {
+            for j in 0..SIDE {
+                words[j] = a[j].piece(plane) | b[j].piece(plane) << 16;
+            }
+        }
+    } else if let (Some(a), Some(b), Some(c), Some(d)) = (run(0), run(1), run(2), run(3)) {
+        for j in 0..SIDE {
+            words[j] = a[j].piece(plane) | b[j].piece(plane) << 8 | c[j].piece(plane) << 16 | d[j].piece(plane) << 24;
         }
     }
 }
@@ -399,5 +419,54 @@ fn along<S: Piece>(from: &[S], plane: usize, words: &mut [u32; SIDE]) {
         for (to, x) in bytes.iter_mut().zip(from) {
             *to = x.piece(plane) as u8;
         }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Blocks by their definition: word (line, w) of the block of a group of lines, of 16 words of k and of a plane holds the
+    /// pieces of that plane of the elements at `line` and at k of `IN_WORD`·w and up; columns stand across.
+    fn check<S: Piece>(data: &[S], raw: Raw<'_>, planes: usize, in_word: usize) {
+        let form = Form { dot: Dot::Bytes([false; 2]), planes, in_word, group: 1 };
+        for (line_count, k_count) in [(16, 64), (1, 1), (17, 63), (40, 130), (33, 65), (64, 200)] {
+            for [line_step, k_step] in [[1, line_count + 3], [k_count + 3, 1], [2, 2 * line_count + 5], [1, 1]] {
+                let lines: Vec<isize> = (0..line_count).map(|i| (i * line_step) as isize).collect();
+                let ks: Vec<isize> = (0..k_count).map(|i| (i * k_step) as isize).collect();
+                let (depth, groups) = (k_count.div_ceil(SIDE * in_word), line_count.div_ceil(SIDE) + 1);
+                for are_columns in [false, true] {
+                    let mut blocks = vec![[[u32::MAX; SIDE]; SIDE]; groups * depth * planes];
+                    pack(raw, Isa::best(), form, 5, Steps::new(&lines), Steps::new(&ks), are_columns, &mut blocks);
+                    for (at, block) in blocks.iter().enumerate() {
+                        let (group, i, plane) = (at / planes / depth, at / planes % depth, at % planes);
+                        for (line, w) in (0..SIDE).flat_map(|line| (0..SIDE).map(move |w| (line, w))) {
+                            let piece = |q: usize| match (lines.get(group * SIDE + line), ks.get((i * SIDE + w) * in_word + q)) {
+                                (Some(l), Some(k)) => data[(5 + l + k) as usize].piece(plane) << (32 / in_word * q),
+                                _ => 0,
+                            };
+                            let want = (0..in_word).fold(0, |word, q| word | piece(q));
+                            let got = if are_columns { block[w][line] } else { block[line][w] };
+                            assert_eq!(got, want, "{line_count} {k_count} {line_step} {k_step} {are_columns} {at} {line} {w}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_hold_the_words_of_their_lines() {
+        if Isa::detected() < Isa::Avx512 {
+            return;
+        }
+        let words: Vec<u64> = (1..40_000u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
+        let of = |size: usize| &bytemuck::cast_slice::<u64, u8>(&words)[..words.len() * size];
+        check::<bf16>(bytemuck::cast_slice(of(2)), Raw::Bf16(bytemuck::cast_slice(of(2))), 1, 2);
+        check::<u8>(of(1), Raw::U8(of(1)), 1, 4);
+        check::<i8>(bytemuck::cast_slice(of(1)), Raw::I8(bytemuck::cast_slice(of(1))), 1, 4);
+        check::<i16>(bytemuck::cast_slice(of(2)), Raw::I16(bytemuck::cast_slice(of(2))), 2, 4);
+        check::<i32>(bytemuck::cast_slice(of(4)), Raw::I32(bytemuck::cast_slice(of(4))), 4, 4);
+        check::<i64>(bytemuck::cast_slice(of(8)), Raw::I64(bytemuck::cast_slice(of(8))), 8, 4);
     }
 }
