@@ -18,5 +18,5 @@ pub use function::{BackwardContext, ForwardContext, Function, apply_function};
 pub use picture::Picture;
 pub use reverse::{BackwardOptions, GradOptions, backward, backward_all, grad};
 pub use tensor::HookHandle;
-pub use transforms::{hessian, hvp, jacobian, value_and_grad, vjp};
+pub use transforms::{hessian, hvp, jacfwd, jacobian, jacrev, value_and_grad, vjp};
 pub use variable::{depends_on_others, variable, without_history};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::ops::{Add, astype, contiguous, run_vjp, run_vjp_onto};
+use crate::ops::{Add, astype, contiguous, each_lane, run_vjp, run_vjp_onto};
 use crate::schema::{modes, profiler};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
@@ -82,7 +82,8 @@ impl Sum {
             None => part,
             Some(sum) => {
                 let part = astype(&part, sum.dtype())?;
-                let is_plain = sum.tangents().is_empty() && part.tangents().is_empty() && !modes::is_grad_enabled();
+                let is_plain = |t: &Tensor| t.tangents().is_empty() && t.lanes().is_none();
+                let is_plain = is_plain(&sum) && is_plain(&part) && !modes::is_grad_enabled();
                 if is_plain && sum.is_unshared() && !sum.layout().may_self_overlap() {
                     sum.add_(&part)?;
                     sum
@@ -274,8 +275,11 @@ impl Pass<'_> {
         let mut grad = astype(&sum, slot.grad_dtype())?;
         drop(sum);
         let is_wanted = matches!(self.goal, Goal::Inputs(wanted) if wanted.contains(&p));
-        if !(is_wanted && self.is_inner) {
-            grad = slot.run_hooks(grad)?;
+        if !(is_wanted && self.is_inner) && slot.has_hooks() {
+            // Hooks see one gradient, where this one stands for several.
+            let hooks = &mut |g: &[Option<Tensor>]| g.iter().flatten().map(|g| slot.run_hooks(g.clone()).map(Some)).collect();
+            let Some(hooked) = each_lane(&[Some(grad)], hooks)?.pop().flatten() else { return Ok(None) };
+            grad = hooked;
         }
         if is_wanted {
             self.captured.insert(p, grad.clone());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::cast;
+use super::{cast, vmap};
 use crate::exec::launch::View;
 use crate::schema::modes;
 use crate::schema::profiler::{self, Direction};
@@ -101,6 +101,9 @@ pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DT
 }
 
 fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
+    if inputs.iter().any(|t| t.lanes().is_some()) {
+        return vmap::run(&op, inputs, outputs);
+    }
     // Without a record the strides of a view say all there is to save.
     let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
     match if records { op.rewrite(inputs) } else { None } {
@@ -143,7 +146,7 @@ fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Opti
 /// Adds the one result of an op to `sum`, an untracked tensor of its shape and dtype that nobody else holds: the same bits as
 /// [`apply`] and an addition after it, without the buffer between. False, and nothing is touched, where the op can't.
 fn apply_onto(op: &dyn Op, inputs: &[&Tensor], sum: &Tensor) -> Result<bool> {
-    if inputs.iter().any(|t| !t.tangents().is_empty()) {
+    if inputs.iter().any(|t| !t.tangents().is_empty() || t.lanes().is_some()) {
         return Ok(false);
     }
     let outputs = check(op, inputs)?.inference.outputs;
@@ -332,9 +335,14 @@ pub(crate) fn run_vjp_onto(
     Ok(out)
 }
 
+/// All values that a tensor stands for.
+fn every_lane(t: &Tensor) -> &Tensor {
+    t.lanes().map_or(t, |l| every_lane(&l.stack))
+}
+
 fn refuse_nan(node: &Node, operand: Option<usize>, grads: &[Option<Tensor>]) -> Result<()> {
     let _plain = modes::set_grad_enabled(false);
-    for grad in grads.iter().flatten().map(Tensor::detach).filter(|g| g.dtype().is_differentiable() && g.numel() > 0) {
+    for grad in grads.iter().flatten().map(|g| every_lane(g).detach()).filter(|g| g.dtype().is_differentiable() && g.numel() > 0) {
         if grad.ne(&grad)?.sum(.., false)?.item::<i64>()? > 0 {
             let shapes = node.0.input_metas.iter().map(|m| m.shape.to_vec()).collect();
             return Err(Error::NanGradient { op: node.schema().name.into(), operand, shapes });

@@ -10,7 +10,7 @@ use crate::exec::launch::{View, copy};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor, Vmap};
 
 /// Schema of `astype`.
 pub static ASTYPE: OpSchema = OpSchema::schema_v1("astype", AmpPolicy::KeepInput, Arity::Exact(1));
@@ -30,6 +30,9 @@ impl Op for Copy {
     }
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         Ok(Inference::one(&inputs[0].shape, self.dtype.unwrap_or(inputs[0].dtype)))
+    }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
     }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         Ok(smallvec![copy(&self.schema.name.into(), inputs[0], outputs[0].dtype)?])

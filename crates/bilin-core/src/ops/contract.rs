@@ -13,7 +13,7 @@ use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::Layout;
 use crate::shape::spec::{Axes, Axis, Spec};
-use crate::tape::{Grads, Inference, Meta, Op, Rewritten, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Rewritten, Saved, Saves, Tensor, Vmap};
 
 /// How a product is computed: its result's dtype and the least precision.
 ///
@@ -122,6 +122,18 @@ impl Op for Contract {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         Ok(Inference::one(&self.spec.out_shape(&inputs[0].shape, &inputs[1].shape), self.out_dtype))
+    }
+
+    /// One more label, of the batch, of m or of n.
+    fn vmap(&self, _lanes: usize, differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        let lists = [self.spec.lhs(), self.spec.rhs(), self.spec.out()];
+        let number = |axis: &Axis| if let Axis::Label(l) = axis { *l + 1 } else { 0 };
+        let label = Axis::Label(lists.iter().flat_map(|list| list.iter()).map(number).max().unwrap_or(0));
+        let with = |list: &[Axis], has: bool| has.then_some(label).into_iter().chain(list.iter().copied()).collect::<Axes>();
+        match Spec::new(with(lists[0], differs[0]), with(lists[1], differs[1]), with(lists[2], true)) {
+            Some(spec) => Vmap::Some(Arc::new(Contract { spec, ..self.clone() })),
+            None => Vmap::Each,
+        }
     }
 
     fn rewrite(&self, inputs: &[&Tensor]) -> Option<Rewritten> {

@@ -37,11 +37,11 @@ impl Tensor {
         }
         let expr = MapExpr::new(&name, prims, self.dtype())?;
         let sources: &[_] = match &source {
-            Some(s) => &[s.view()],
+            Some(s) => &[s.single(op)?],
             None => &[],
         };
-        let start = modes::is_profiling().then(Instant::now);
-        map_into(&name, &expr, sources, self.view())?;
+        let (target, start) = (self.single(op)?, modes::is_profiling().then(Instant::now));
+        map_into(&name, &expr, sources, target)?;
         if let Some(start) = start {
             self.device().sync()?;
             let bytes = |t: &Tensor| (t.numel() * t.dtype().size_bytes()) as u64;

@@ -12,7 +12,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::shape::layout::{Dims, normalize_axis};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 static GATHER: OpSchema = OpSchema::schema_v1("gather", AmpPolicy::KeepInput, Arity::Exact(2));
 static SCATTER_ADD: OpSchema = OpSchema::schema_v1("scatter_add", AmpPolicy::KeepInput, Arity::Exact(2));
@@ -66,6 +66,9 @@ impl Op for Gather {
     fn saves(&self, _need: &[bool]) -> Saves {
         Saves { inputs: 2, outputs: 0 }
     }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::All(Arc::new(Gather { axis: self.axis + 1 }))
+    }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
         let len = saved.input_metas[0].shape[self.axis];
@@ -100,6 +103,9 @@ impl Op for ScatterAdd {
     }
     fn saves(&self, _need: &[bool]) -> Saves {
         Saves { inputs: 2, outputs: 0 }
+    }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::All(Arc::new(ScatterAdd { axis: self.axis + 1, len: self.len }))
     }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
@@ -151,6 +157,9 @@ impl Op for Concat {
             start += len;
         }
         Ok(smallvec![out])
+    }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::All(Arc::new(Concat { axis: self.axis + 1 }))
     }
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };

@@ -13,7 +13,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result, ShapeFault, shape_text};
 use crate::shape::layout::{Dims, Layout};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 static LAYER_NORM: OpSchema = OpSchema::schema_v1("layer_norm", AmpPolicy::ForceFP32, Arity::AtLeast(1));
 
@@ -84,6 +84,11 @@ impl Op for LayerNorm {
         kept[shape.len() - self.normalized.len()..].fill(1);
         let statistic = Meta::new(&kept, dtype.accumulator());
         Ok(Inference { outputs: smallvec![inputs[0].clone(), statistic.clone(), statistic], lowered: None })
+    }
+
+    /// Statistics are taken lane by lane anyway; a scale or shift for each would need an axis in between.
+    fn vmap(&self, _lanes: usize, differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        if differs[1..].contains(&true) { Vmap::Each } else { Vmap::Broadcast(None) }
     }
 
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {

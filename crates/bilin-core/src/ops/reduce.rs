@@ -1,5 +1,7 @@
 //! Sums, means, extremes and their positions.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
@@ -12,7 +14,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::{Dims, normalize_axes};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 const fn schema(name: &'static str, policy: AmpPolicy) -> OpSchema {
     OpSchema::schema_v1(name, policy, Arity::Exact(1))
@@ -155,6 +157,12 @@ impl Op for Reduce {
         };
         out.layout = crate::shape::layout::Layout::contiguous(&outputs[0].shape);
         Ok(smallvec![out])
+    }
+
+    fn vmap(&self, _lanes: usize, _differs: &[bool], inputs: &[Meta]) -> Vmap {
+        let Ok(axes) = self.axes(inputs[0].shape.len()) else { return Vmap::Each };
+        let over = Over::Axes(axes.iter().map(|&a| a as isize + 1).collect());
+        Vmap::All(Arc::new(Reduce { schema: self.schema, what: self.what, over, keepdim: self.keepdim, out_dtype: self.out_dtype }))
     }
 
     fn flops(&self, inputs: &[&View], _outputs: &[Meta]) -> u64 {

@@ -12,7 +12,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::broadcast_shapes;
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 static WHERE: OpSchema = OpSchema::schema_v1("where_", AmpPolicy::Promote, Arity::Exact(3));
 
@@ -34,6 +34,9 @@ impl Op for Where {
         }
         let shapes: SmallVec<[&[usize]; 3]> = inputs.iter().map(|m| m.shape.as_slice()).collect();
         Ok(Inference::one(&broadcast_shapes(&op, &shapes)?, inputs[1].dtype))
+    }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
     }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         eval_map(&WHERE, &[Input(0), Input(1), Input(2), Prim::Select], outputs[0].dtype, inputs, &outputs[0])

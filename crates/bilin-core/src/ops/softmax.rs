@@ -1,5 +1,7 @@
 //! `softmax`, `log_softmax`, `logsumexp`, `cross_entropy`: shifted by the greatest element, in f32 for halves.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
@@ -12,7 +14,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::shape::layout::{Dims, Layout, normalize_axis};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 const fn schema(name: &'static str) -> OpSchema {
     OpSchema::schema_v1(name, AmpPolicy::ForceFP32, Arity::Exact(1))
@@ -28,7 +30,7 @@ enum Form {
     LogSumExp,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Normalize {
     schema: &'static OpSchema,
     form: Form,
@@ -103,6 +105,13 @@ impl Op for Normalize {
         };
         out.layout = Layout::contiguous(&outputs[0].shape);
         Ok(smallvec![out])
+    }
+
+    fn vmap(&self, _lanes: usize, _differs: &[bool], inputs: &[Meta]) -> Vmap {
+        match self.axis(inputs[0].shape.len()) {
+            Ok(axis) => Vmap::All(Arc::new(Normalize { axis: axis as isize + 1, ..*self })),
+            Err(_) => Vmap::Each,
+        }
     }
 
     /// A maximum, a subtraction, a power, a sum and a division each.

@@ -56,6 +56,19 @@ pub struct Saves {
 
 /// Another op and its operands, for the same results.
 pub type Rewritten = (Arc<dyn Op>, SmallVec<[Tensor; 2]>);
+
+/// How an op runs for several lanes at once: over operands with one more axis before the others.
+#[derive(Debug)]
+pub enum Vmap {
+    /// One lane after the other.
+    Each,
+    /// The op itself, or another; the new axis broadcasts against operands that lack it.
+    Broadcast(Option<Arc<dyn Op>>),
+    /// This op, over operands that all have the new axis.
+    All(Arc<dyn Op>),
+    /// This op, over operands of which some have it.
+    Some(Arc<dyn Op>),
+}
 /// Results of an op.
 pub type Tensors = SmallVec<[Tensor; 1]>;
 /// A gradient or tangent for each operand or result; `None` is zero or not wanted.
@@ -70,6 +83,13 @@ pub trait Op: Debug + Send + Sync + 'static {
 
     /// Checks dtypes, then ranks, then sizes; says what comes out.
     fn infer(&self, inputs: &[Meta]) -> Result<Inference>;
+
+    /// The op for `lanes` calls at once, of which operand i is another in each where `differs[i]` and else the same; `inputs` are
+    /// those of one call. Its bits are those of the calls one by one.
+    fn vmap(&self, lanes: usize, differs: &[bool], inputs: &[Meta]) -> Vmap {
+        let _ = (lanes, differs, inputs);
+        Vmap::Each
+    }
 
     /// The same op over other operands, where that saves work in the gradient: a product of a broadcast view is one of its
     /// source.

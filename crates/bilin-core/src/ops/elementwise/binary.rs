@@ -15,7 +15,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::spec::{Axes, Axis, Spec};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 /// Σ g·conj(other) over what broadcasting repeated, in `shape`: one contraction, in which nothing is expanded.
 fn times_summed(g: &Tensor, other: &Tensor, shape: &[usize]) -> Result<Tensor> {
@@ -154,6 +154,9 @@ impl Op for BinaryOp {
         let out = gives(self.0.gives, dtype);
         MapExpr::new(&op, self.0.prims, out)?;
         Ok(Inference::one(&shape, out))
+    }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
     }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         eval_map(&self.0.schema, self.0.prims, outputs[0].dtype, inputs, &outputs[0])
