@@ -133,7 +133,7 @@ impl Backend for ReferenceBackend {
                     let at_n = position(plan.n(), j);
                     let base: [isize; 3] = std::array::from_fn(|x| offsets[x] + at_b[x] + at_m[x] + at_n[x]);
                     let (mut total, mut exact) = (c128::new(0.0, 0.0), 0i64);
-                    let mut sum = total;
+                    let mut sum = c128::new(-0.0, -0.0);
                     for term in 0..k {
                         let at_k = position(plan.k(), term);
                         let (a, a_int) = read(call.lhs.dtype, lhs, (base[0] + at_k[0]) as usize);
@@ -145,7 +145,7 @@ impl Backend for ReferenceBackend {
                         sum = fused(call.accumulator, conj(call.conj[0], a), conj(call.conj[1], b), sum);
                         if (term + 1) % block == 0 || term + 1 == k {
                             total = if term < block { sum } else { add(call.accumulator, total, sum) };
-                            sum = c128::new(0.0, 0.0);
+                            sum = c128::new(-0.0, -0.0);
                         }
                     }
                     if call.accum == Accum::Add {

@@ -1,10 +1,9 @@
 //! Ops that change a tensor's memory and count its version.
 
-use std::time::Instant;
-
 use crate::exec::launch::map_into;
 use crate::exec::map_expr::{MapExpr, Prim};
-use crate::schema::{modes, profiler};
+use crate::schema::modes;
+use crate::schema::profiler::{Run, Watch};
 use crate::shape::dtype::Kind;
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::tape::Tensor;
@@ -40,16 +39,21 @@ impl Tensor {
             Some(s) => &[s.single(op)?],
             None => &[],
         };
-        let (target, start) = (self.single(op)?, modes::is_profiling().then(Instant::now));
-        map_into(&name, &expr, sources, target)?;
-        if let Some(start) = start {
+        let target = self.single(op)?;
+        if modes::is_profiling() {
+            let watch = Watch::start(Some(self.device()));
+            map_into(&name, &expr, sources, target)?;
             self.device().sync()?;
-            let bytes = |t: &Tensor| (t.numel() * t.dtype().size_bytes()) as u64;
-            profiler::record(op, start, start.elapsed(), Some(self.device()), |event| {
-                event.dtype = Some(self.dtype());
-                event.shapes = std::iter::once(self).chain(source).map(|t| t.shape().into()).collect();
-                event.bytes = bytes(self) + source.map_or(0, bytes);
+            watch.stop().record(Run {
+                op,
+                device: self.device(),
+                operands: std::iter::once(self).chain(source).map(|t| (t.shape(), t.dtype())),
+                result_bytes: 0,
+                dtype: Some(self.dtype()),
+                flops: 0,
             });
+        } else {
+            map_into(&name, &expr, sources, target)?;
         }
         self.view().storage.bump_version();
         Ok(())

@@ -231,7 +231,7 @@ fn rows(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         let base = batch_at(which / {m} / {parts});
         let at = m_at(m);
         let end = min((part + 1u) * {len}, {k});
-        var sum = 0.0;
+        var sum = {start};
         for (var j = part * {len} + lane; j < end; j += 256u) {{
             let far = k_at(j);
             sum = fma(load_lhs(base.x + at.x + far.x), load_rhs(base.y + far.y), sum);
@@ -249,6 +249,7 @@ fn rows(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
 ",
         tiles = s.tiles,
         m = s.m,
+        start = Wide::F32.neutral(),
         k = s.k,
         parts = s.parts,
         len = s.part_len,
@@ -269,7 +270,7 @@ fn columns(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id)
         let part = (which / across) % {parts};
         let base = batch_at(which / across / {parts});
         let at = m_at(m);
-        var sum = 0.0;
+        var sum = {start};
         if m < {m} {{
             let end = min((part + 1u) * {len}, {k});
             for (var j = part * {len} + lane.y; j < end; j += 4u) {{
@@ -289,6 +290,7 @@ fn columns(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id)
 ",
         tiles = s.tiles,
         m = s.m,
+        start = Wide::F32.neutral(),
         k = s.k,
         parts = s.parts,
         len = s.part_len,
@@ -313,7 +315,7 @@ fn outer(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) grou
             let end = min(first + 8u, {m});
             for (var i = first; i < end; i++) {{
                 let row = m_at(i);
-                out[base.z + row.y + to.y] = fma(load_lhs(base.x + row.x), b, 0.0);
+                out[base.z + row.y + to.y] = load_lhs(base.x + row.x) * b;
             }}
         }}
     }}

@@ -1,6 +1,7 @@
 //! Text of the tiled product: a workgroup computes a tile of the result from tiles of the operands in shared memory, each
 //! invocation a small block of it in registers. Every element of the result is one chain of multiply-adds, ascending in k
-//! from 0, whatever the tile's shape, so all shapes give the same bits.
+//! from −0, whatever the tile's shape, so all shapes give the same bits. Past the end of k stands −0 in lhs and 0 in rhs,
+//! whose product changes no sum.
 
 use std::fmt::Write as _;
 
@@ -102,11 +103,13 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
     }
     let _ = writeln!(w, "  let row = lane / {across}u;\n  let column = lane % {across}u;");
     let (rows, vectors) = (4 * tile.groups, tile.groups);
+    let _ = writeln!(w, "  let start = {};", wide.start(k));
     for r in 0..rows {
         for v in 0..vectors {
-            let _ = writeln!(w, "  var sum_{r}_{v} = vec4<{t}>();");
+            let _ = writeln!(w, "  var sum_{r}_{v} = vec4<{t}>(start);");
         }
     }
+    let zero = &format!("{t}()");
     let fetch = |w: &mut String, from: &str| {
         for (x, name, load, part) in [(0, "a", "load_lhs", "x"), (1, "b", "load_rhs", "y")] {
             for j in 0..tile.loads() {
@@ -116,7 +119,7 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
                     let _ =
                         writeln!(w, "    let step_{name}{j} = {from} + k_{name}{j};\n    let far_{name}{j} = k_at(step_{name}{j}).{part};");
                 }
-                let _ = writeln!(w, "    next_{name}{j} = {t}();");
+                let _ = writeln!(w, "    next_{name}{j} = {};", if x == 0 { wide.neutral() } else { zero });
                 let _ = writeln!(
                     w,
                     "    if has_{name}{j} && step_{name}{kk} < end {{ next_{name}{j} = {load}(at_{name}{j} + far_{name}{kk}); }}"

@@ -93,6 +93,7 @@ impl Job<'_> {
         };
         let is_alone = self.last.is_none() && (terms <= FEW || is_across && outputs >= 64);
         let is_index = matches!(reduction, Reduction::Argmax | Reduction::Argmin);
+        let is_sum = reduction == Reduction::Sum;
         let mut words = Words::default();
         let (outputs_at, terms_at, offset) = (words.add(outputs as u32), words.add(terms as u32), words.add(self.offset as u32));
         let t = wide.text();
@@ -112,6 +113,7 @@ impl Job<'_> {
         };
         words.check(op)?;
         text.push_str(&rule(reduction, wide));
+        let none = if is_sum { format!("Item({}, 0u, 0u)", wide.start("end")) } else { "Item()".to_owned() };
         let put = if is_index { "i64(best.at)" } else { "best.value" };
         let head = "(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>)";
         if is_alone {
@@ -121,8 +123,8 @@ impl Job<'_> {
 fn reduce{head} {{
     for (var which = (group.y * groups.x + group.x) * 256u + lane; which < {outputs_at}; which += groups.x * groups.y * 256u) {{
         let base = {offset} + kept_at(which);
-        var best = Item();
         let end = {end};
+        var best = {none};
         for (var i = 0u; i < end; i++) {{ best = join(best, Item(load(base + term_at(i)), i, 1u)); }}
         out[which] = {put};
     }}
@@ -136,8 +138,8 @@ fn reduce{head} {{
 fn reduce{head} {{
     for (var which = group.y * groups.x + group.x; which < {outputs_at}; which += groups.x * groups.y) {{
         let base = {offset} + kept_at(which);
-        var best = Item();
         let end = {end};
+        var best = {none};
         for (var i = lane; i < end; i += 256u) {{ best = join(best, Item(load(base + term_at(i)), i, 1u)); }}
         items[lane] = best;
         workgroupBarrier();
