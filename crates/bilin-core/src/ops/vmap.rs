@@ -20,12 +20,15 @@ fn at_level(t: &Tensor, level: u32) -> Option<&Lanes> {
     t.lanes().filter(|l| l.level == level)
 }
 
+/// An operand as the op over all lanes wants it.
+type Arrange<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+
 /// Runs an op of which an operand stands for several values; `outputs` are the results of one lane.
 pub(super) fn run(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
     let Some((level, lanes)) = deepest(inputs.iter().copied()) else { return Ok(Tensors::new()) };
     let differs: SmallVec<[bool; 4]> = inputs.iter().map(|t| at_level(t, level).is_some()).collect();
     let metas: SmallVec<[Meta; 2]> = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
-    let (op, arrange): (_, &dyn Fn(&Tensor) -> Result<Tensor>) = match op.vmap(lanes, &differs, &metas) {
+    let (op, arrange): (_, Arrange<'_>) = match op.vmap(lanes, &differs, &metas) {
         Vmap::Each => {
             let operands: SmallVec<[Option<Tensor>; 2]> = inputs.iter().map(|t| Some((*t).clone())).collect();
             let one = &mut |x: &[Option<Tensor>]| Ok(apply(op.clone(), &refs(x))?.into_iter().map(Some).collect());
