@@ -29,7 +29,18 @@ pub fn raise(error: Error) -> PyErr {
     {
         return raised;
     }
-    new(error.kind(), error.to_string())
+    let raised = new(error.kind(), error.to_string());
+    if let Error::OutOfMemory { device, requested_bytes, current_bytes, peak_bytes, limit_bytes } = error {
+        Python::attach(|py| {
+            let value = raised.value(py);
+            let numbers = [("requested_bytes", requested_bytes), ("current_bytes", current_bytes), ("peak_bytes", peak_bytes)];
+            let set = numbers.into_iter().try_for_each(|(name, n)| value.setattr(name, n));
+            set.and_then(|()| value.setattr("limit_bytes", limit_bytes)).and_then(|()| value.setattr("device", device))
+        })
+        .map_or_else(|other| other, |()| raised)
+    } else {
+        raised
+    }
 }
 
 /// An exception of `bilin.errors` by name.
