@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::reverse::{gradients_at, place};
+use super::pass::place;
+use super::reverse::gradients_at;
 use crate::api::Rng;
 use crate::exec::launch::View;
 use crate::schema::{AmpPolicy, Arity, OpSchema, modes};
@@ -161,7 +162,7 @@ impl Op for Checkpoint {
     }
 
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
-        let (Some(body), Some(node)) = (&self.body, &saved.node) else { return Ok(Grads::new()) };
+        let (Some(body), node) = (&self.body, saved.node) else { return Ok(Grads::new()) };
         let records = modes::is_grad_enabled();
         let mut seen = Vec::new();
         for (i, need) in need.iter().enumerate().take(self.operands) {
@@ -185,12 +186,12 @@ impl Op for Checkpoint {
             body(&seen)?
         };
         let metas = |t: &Tensor| Meta::new(t.shape(), t.dtype());
-        if !results.iter().map(metas).eq(saved.output_metas.iter().cloned()) {
+        if !results.iter().map(metas).eq(saved.output_metas().iter().cloned()) {
             let text = |metas: &[Meta]| {
                 metas.iter().map(|m| format!("{} {}", m.dtype, crate::shape_text(&m.shape))).collect::<Vec<_>>().join(", ")
             };
             let got: Vec<Meta> = results.iter().map(metas).collect();
-            let want = format!("the first run gave {}; the function must compute the same again", text(&saved.output_metas));
+            let want = format!("the first run gave {}; the function must compute the same again", text(&saved.output_metas()));
             return Err(Error::invalid("checkpoint", "result of the second run", text(&got), want));
         }
         let roots: Vec<(NodeInput, Tensor)> =

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::exec::device::Device;
 use crate::exec::launch::View;
-use crate::ops::push_forward;
+use crate::ops::{each_lane, push_forward};
 use crate::schema::{self, OpSchema, modes};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
@@ -319,10 +319,8 @@ impl Recorded {
             if moves && self.has_tangents && modes::tangent_level() > 0 {
                 return Err(self.unmoved("no tangent is known"));
             }
-            out.push(match &saved.node {
-                Some(node) if moves && modes::is_grad_enabled() => unmoved(self.unmoved("no derivative is known"), node, t),
-                _ => t.clone(),
-            });
+            let is_refused = moves && modes::is_grad_enabled();
+            out.push(if is_refused { unmoved(self.unmoved("no derivative is known"), saved.node, t) } else { t.clone() });
         }
         Ok(out)
     }
@@ -351,17 +349,19 @@ impl Op for Recorded {
             has_output_grad: (0..self.devices.len()).map(|i| g.get(i).is_some_and(Option::is_some)).collect(),
         };
         let mut all = Vec::new();
-        for (i, (meta, device)) in saved.output_metas.iter().zip(&self.devices).enumerate() {
-            all.push(g.get(i).cloned().flatten().map_or_else(|| zeros(meta, device), Ok)?);
+        for (i, (meta, device)) in saved.output_metas().iter().zip(&self.devices).enumerate() {
+            all.push(Some(g.get(i).cloned().flatten().map_or_else(|| zeros(meta, device), Ok)?));
         }
-        let grads = function.backward(&ctx, &all)?;
-        check_count(&self.name(), "gradients", grads.len(), need.len())?;
-        for (i, (grad, want)) in grads.iter().zip(&saved.input_metas).enumerate() {
-            if let (Some(grad), Some(_)) = (grad, need[i]) {
-                check(&self.name(), "gradient", i, grad, want)?;
+        each_lane(&all, &mut |g| {
+            let grads = function.backward(&ctx, &g.iter().flatten().cloned().collect::<Vec<_>>())?;
+            check_count(&self.name(), "gradients", grads.len(), need.len())?;
+            for (i, (grad, want)) in grads.iter().zip(saved.input_metas()).enumerate() {
+                if let (Some(grad), Some(_)) = (grad, need[i]) {
+                    check(&self.name(), "gradient", i, grad, want)?;
+                }
             }
-        }
-        Ok(grads.into())
+            Ok(grads.into())
+        })
     }
 
     fn jvp(&self, inputs: &[Tensor], outputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
@@ -369,16 +369,18 @@ impl Op for Recorded {
         let _scope = modes::set_autocast(self.call.scope);
         let mut all = Vec::new();
         for (x, t) in inputs.iter().zip(tangents) {
-            all.push(t.clone().map_or_else(|| zeros(&Meta::new(x.shape(), x.dtype()), x.device()), Ok)?);
+            all.push(Some(t.clone().map_or_else(|| zeros(&Meta::new(x.shape(), x.dtype()), x.device()), Ok)?));
         }
-        let made = function.jvp(inputs, outputs, &all)?;
-        check_count(&self.name(), "tangents", made.len(), outputs.len())?;
-        for (i, (t, y)) in made.iter().zip(outputs).enumerate() {
-            if let Some(t) = t {
-                check(&self.name(), "tangent", i, t, &Meta::new(y.shape(), y.dtype()))?;
+        each_lane(&all, &mut |t| {
+            let made = function.jvp(inputs, outputs, &t.iter().flatten().cloned().collect::<Vec<_>>())?;
+            check_count(&self.name(), "tangents", made.len(), outputs.len())?;
+            for (i, (t, y)) in made.iter().zip(outputs).enumerate() {
+                if let Some(t) = t {
+                    check(&self.name(), "tangent", i, t, &Meta::new(y.shape(), y.dtype()))?;
+                }
             }
-        }
-        Ok(made.into())
+            Ok(made.into())
+        })
     }
 }
 

@@ -36,12 +36,13 @@ impl Tensor {
         }
         let expr = MapExpr::new(&name, prims, self.dtype())?;
         let sources: &[_] = match &source {
-            Some(s) => &[s.view()],
+            Some(s) => &[s.single(op)?],
             None => &[],
         };
+        let target = self.single(op)?;
         if modes::is_profiling() {
             let watch = Watch::start(Some(self.device()));
-            map_into(&name, &expr, sources, self.view())?;
+            map_into(&name, &expr, sources, target)?;
             self.device().sync()?;
             watch.stop().record(Run {
                 op,
@@ -52,7 +53,7 @@ impl Tensor {
                 flops: 0,
             });
         } else {
-            map_into(&name, &expr, sources, self.view())?;
+            map_into(&name, &expr, sources, target)?;
         }
         self.view().storage.bump_version();
         Ok(())
