@@ -11,17 +11,20 @@ use bilin_core::exec::buffer::Buffer;
 
 /// Alignment of every block.
 const ALIGN: usize = 64;
+/// Bytes of a huge page, and of the smallest block that asks for them: walks of page tables cost matrices of this size dearly.
+const HUGE: usize = 2 << 20;
+const HUGE_FROM: usize = 4 << 20;
 /// Blocks up to here are kept by thread.
 const SMALL: usize = 4096;
 /// Blocks above aren't kept.
-const LARGEST_KEPT: usize = 64 << 20;
+const LARGEST_KEPT: usize = 128 << 20;
 /// Bytes kept in all by the shared lists.
 const MOST_KEPT: usize = 256 << 20;
 /// Blocks a thread keeps of each small class.
 const SMALL_KEPT: usize = 64;
 const SMALL_CLASSES: usize = 7;
-/// Four classes for each doubling from 4 KiB to 64 MiB.
-const CLASSES: usize = 4 * 14 + 1;
+/// Four classes for each doubling from 4 KiB to 128 MiB.
+const CLASSES: usize = 4 * 15 + 1;
 
 static IN_USE: AtomicU64 = AtomicU64::new(0);
 static KEPT: AtomicUsize = AtomicUsize::new(0);
@@ -83,10 +86,27 @@ fn class(byte_len: usize) -> Option<(usize, usize)> {
     Some((len, SMALL_CLASSES + 4 * (bits - 12) + (len >> (bits - 2)) % 4))
 }
 
+/// What the system is asked for: of a large block room to begin at a huge page, and no alignment beyond its own, for which it
+/// would write the zeros that its fresh pages are made of.
+fn layout(len: usize) -> Option<Layout> {
+    if len >= HUGE_FROM { Layout::from_size_align(len.checked_add(HUGE)?, 16) } else { Layout::from_size_align(len, ALIGN) }.ok()
+}
+
+/// Asks the system to back memory with huge pages; it may decline.
+#[cfg(target_os = "linux")]
+fn ask_for_huge_pages(first: NonNull<u8>, len: usize) {
+    // SAFETY: advice about whole pages of memory of ours: its contents stay.
+    unsafe { libc::madvise(first.as_ptr().cast(), len / HUGE * HUGE, libc::MADV_HUGEPAGE) };
+}
+#[cfg(not(target_os = "linux"))]
+fn ask_for_huge_pages(_first: NonNull<u8>, _len: usize) {}
+
 /// Memory that the system gave; every byte of it is initialised.
 struct Block {
     first: NonNull<u8>,
     len: usize,
+    /// Bytes before the first that the system gave too.
+    skip: usize,
 }
 
 // SAFETY: a block owns its memory alone.
@@ -96,13 +116,19 @@ unsafe impl Sync for Block {}
 
 impl Block {
     fn fresh(len: usize) -> Option<Block> {
-        let layout = Layout::from_size_align(len, ALIGN).ok()?;
+        let layout = layout(len)?;
         // SAFETY: `class` never gives a length of 0.
-        let first = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Block { first, len })
+        let given = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        let skip = if len >= HUGE_FROM { given.as_ptr().align_offset(HUGE) } else { 0 };
+        // SAFETY: the layout has a huge page more than `len`, and `skip` is less than that.
+        let first = unsafe { given.add(skip) };
+        if len >= HUGE_FROM {
+            ask_for_huge_pages(first, len);
+        }
+        Some(Block { first, len, skip })
     }
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes of the block's own, initialised by `alloc_zeroed`.
+        // SAFETY: `len` bytes of the block's own, initialised by `fresh`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -113,8 +139,10 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: from `alloc_zeroed` with this length and alignment, which `fresh` found valid.
-        unsafe { dealloc(self.first.as_ptr(), Layout::from_size_align_unchecked(self.len, ALIGN)) }
+        if let Some(layout) = layout(self.len) {
+            // SAFETY: from `alloc_zeroed` with this layout, `skip` bytes before the first.
+            unsafe { dealloc(self.first.as_ptr().sub(self.skip), layout) }
+        }
     }
 }
 

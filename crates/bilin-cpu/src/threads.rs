@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock};
 
-use bilin_core::exec::host::Workers;
+use bilin_core::exec::host::{Work, Workers};
 use bilin_core::{Error, Result};
+
+use crate::arch::Isa;
 
 /// Cost (see [`cost`]) below which work stays on its thread: waking another takes about 5 µs.
 pub(crate) const SERIAL_BELOW: usize = 1 << 21;
@@ -149,5 +151,8 @@ impl Workers for RayonWorkers {
     fn chunks(&self, bytes: &mut [u8], chunk_bytes: usize, cost: usize, run: &(dyn Fn(usize, &mut [u8]) + Sync)) {
         let chunk_bytes = chunk_bytes.max(1);
         chunks(bytes, chunk_bytes, cost < ELEMENTWISE_SERIAL_BELOW || bytes.len() <= chunk_bytes, run);
+    }
+    fn compiled<W: Work>(&self, work: W) -> W::Output {
+        Isa::best().with(work)
     }
 }

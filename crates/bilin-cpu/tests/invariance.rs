@@ -59,7 +59,7 @@ fn set_num_threads_takes_effect_and_refuses_zero() {
 #[test]
 fn buffers_are_aligned_reused_and_poisoned() {
     let backend = CpuBackend::new();
-    for len in [0, 1, 63, 64, 65, 4096, 4097, 100_000, 1 << 20, (64 << 20) + 1] {
+    for len in [0, 1, 63, 64, 65, 4096, 4097, 100_000, 1 << 20, (64 << 20) + 1, (128 << 20) + 1] {
         let buffer = backend.alloc(len).unwrap();
         let bytes = buffer.host().unwrap();
         assert_eq!((bytes.len(), bytes.as_ptr() as usize % 64), (len, 0));

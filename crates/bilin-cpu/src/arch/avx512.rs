@@ -10,7 +10,7 @@ macro_rules! vector {
     ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ty, $set1:ident, $loadu:ident, $maskz_loadu:ident,
      $storeu:ident, $mask_storeu:ident, $cross:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
         #[derive(Clone, Copy)]
-        pub(crate) struct $name($reg);
+        pub(crate) struct $name(pub(super) $reg);
         #[allow(clippy::useless_transmute, reason = "one of the registers is the integer one")]
         impl Vector for $name {
             type Part = $part;

@@ -7,11 +7,15 @@ use crate::contract::disjoint::Shared;
 
 /// Terms that are added to the sums at a time.
 const STRIP: usize = 8;
+/// Vectors ahead that a run of memory is asked for: several runs at once are more than a processor follows by itself.
+const AHEAD: usize = 8;
 
 /// `c[i, j] = Σ x[i, k]·b[k, j]`, a few rows by many columns.
 pub(crate) struct Rows<'a, P> {
     /// Terms, rows (at most [`MAX_ROWS`] but where there is one term) and columns.
     pub sizes: [usize; 3],
+    /// Terms of a block, whose sums are added up, where terms stand side by side.
+    pub block: usize,
     /// First element, and the step of k.
     pub x: Lines<'a, P>,
     /// From row to row in x and in c.
@@ -27,6 +31,7 @@ pub(crate) struct Rows<'a, P> {
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<P> {
     terms: usize,
+    block: usize,
     rows: usize,
     columns: usize,
     x: *const P,
@@ -61,6 +66,7 @@ impl<P: Copy> Micro<P> {
         assert!(low >= 0 && high + columns as isize <= r.c.len() as isize);
         Raw {
             terms,
+            block: r.block.clamp(1, terms),
             rows,
             columns,
             x: r.x.data.as_ptr().wrapping_offset(r.x.at),
@@ -82,9 +88,9 @@ impl<P: Copy> Micro<P> {
         unsafe { (self.across)(&call) }
     }
 
-    /// Sums into `c`, or added to it, where terms of `b` stand side by side.
-    pub(crate) fn along(&self, r: &Rows<'_, P>, first: bool) {
-        let call = Self::checked(r, r.sizes[2], r.sizes[0], first);
+    /// Sums into `c` where terms of `b` stand side by side.
+    pub(crate) fn along(&self, r: &Rows<'_, P>) {
+        let call = Self::checked(r, r.sizes[2], r.sizes[0], true);
         // SAFETY: as above.
         unsafe { (self.along)(&call) }
     }
@@ -140,25 +146,48 @@ unsafe fn strip<V: Vector, const N: usize>(t: &Raw<V::Part>, from: usize) {
         for i in 0..N {
             runs[i] = t.b.wrapping_offset((from + i) as isize * t.b_step);
         }
-        for j in (0..t.columns).step_by(V::LANES) {
-            let count = V::LANES.min(t.columns - j);
-            let mut line = [V::neutral(); N];
+        let full = t.columns / V::LANES * V::LANES;
+        if t.rows == 1 {
+            let mut terms = [V::neutral(); N];
             for i in 0..N {
-                let at = runs[i].wrapping_add(j);
-                line[i] = if count == V::LANES { V::load(at) } else { V::load_part(at, count) };
+                terms[i] = V::splat(x.wrapping_offset(i as isize * t.x_k));
             }
-            for row in 0..t.rows as isize {
-                let (x, c) = (x.wrapping_offset(row * t.x_row), t.c.wrapping_offset(row * t.c_row).wrapping_add(j));
-                let mut acc = match (from == 0, count == V::LANES) {
-                    (true, _) => V::neutral(),
-                    (_, true) => V::load(c),
-                    _ => V::load_part(c, count),
-                };
+            for j in (0..full).step_by(V::LANES) {
+                let c = t.c.wrapping_add(j);
+                let mut acc = if from == 0 { V::neutral() } else { V::load(c) };
                 for i in 0..N {
-                    acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), line[i], acc);
+                    let at = runs[i].wrapping_add(j);
+                    V::prefetch(at.wrapping_add(AHEAD * V::LANES));
+                    acc = V::fma(terms[i], V::load(at), acc);
                 }
-                if count == V::LANES { acc.store(c) } else { acc.store_part(c, count) }
+                acc.store(c);
             }
+        } else {
+            for j in (0..full).step_by(V::LANES) {
+                let mut line = [V::neutral(); N];
+                for i in 0..N {
+                    let at = runs[i].wrapping_add(j);
+                    V::prefetch(at.wrapping_add(AHEAD * V::LANES));
+                    line[i] = V::load(at);
+                }
+                for row in 0..t.rows as isize {
+                    let (x, c) = (x.wrapping_offset(row * t.x_row), t.c.wrapping_offset(row * t.c_row).wrapping_add(j));
+                    let mut acc = if from == 0 { V::neutral() } else { V::load(c) };
+                    for i in 0..N {
+                        acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), line[i], acc);
+                    }
+                    acc.store(c);
+                }
+            }
+        }
+        let rest = t.columns - full;
+        for row in 0..(if rest > 0 { t.rows } else { 0 }) as isize {
+            let (x, c) = (x.wrapping_offset(row * t.x_row), t.c.wrapping_offset(row * t.c_row).wrapping_add(full));
+            let mut acc = if from == 0 { V::neutral() } else { V::load_part(c, rest) };
+            for i in 0..N {
+                acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), V::load_part(runs[i].wrapping_add(full), rest), acc);
+            }
+            acc.store_part(c, rest);
         }
     }
 }
@@ -166,41 +195,66 @@ unsafe fn strip<V: Vector, const N: usize>(t: &Raw<V::Part>, from: usize) {
 /// # Safety
 /// As for [`across`].
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "an index names the register")]
 pub(super) unsafe fn along<V: Vector>(t: &Raw<V::Part>) {
+    // SAFETY: handed on from the caller.
+    unsafe { if t.rows == 1 { along_rows::<V, 1>(t) } else { along_rows::<V, MAX_ROWS>(t) } }
+}
+
+/// # Safety
+/// As for [`across`]; at most `ROWS` rows.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "an index names the register")]
+unsafe fn along_rows<V: Vector, const ROWS: usize>(t: &Raw<V::Part>) {
     // SAFETY: the caller's promise covers every element read or written.
     unsafe {
+        let rows = if ROWS == 1 { 1 } else { t.rows };
         for j in (0..t.columns).step_by(V::LANES) {
             let count = V::LANES.min(t.columns - j);
-            let mut sums = [V::neutral(); MAX_ROWS];
-            for from in (0..t.terms).step_by(V::LANES) {
-                let some = V::LANES.min(t.terms - from);
-                let mut lines = [V::neutral(); MOST_LANES];
-                for i in 0..V::LANES {
-                    // Lanes past the last column read it again and aren't stored.
-                    let at = t.b.wrapping_offset((j + i.min(count - 1)) as isize * t.b_step).wrapping_add(from);
-                    lines[i] = if some == V::LANES { V::load(at) } else { V::load_part(at, some) };
-                }
-                V::cross(&mut lines);
-                for row in 0..t.rows {
-                    let x = t.x.wrapping_offset(row as isize * t.x_row + from as isize * t.x_k);
-                    let mut acc = sums[row];
-                    if some == V::LANES {
+            let mut runs = [t.b; MOST_LANES];
+            for i in 0..V::LANES {
+                // Lanes past the last column read it again and aren't stored.
+                runs[i] = t.b.wrapping_offset((j + i.min(count - 1)) as isize * t.b_step);
+            }
+            let mut totals = [V::neutral(); ROWS];
+            let mut lines = [V::neutral(); MOST_LANES];
+            for start in (0..t.terms).step_by(t.block) {
+                let end = t.terms.min(start + t.block);
+                let full = start + (end - start) / V::LANES * V::LANES;
+                let mut sums = [V::neutral(); ROWS];
+                for from in (start..full).step_by(V::LANES) {
+                    for i in 0..V::LANES {
+                        let at = runs[i].wrapping_add(from);
+                        V::prefetch(at.wrapping_add(AHEAD * V::LANES));
+                        lines[i] = V::load(at);
+                    }
+                    V::cross(&mut lines);
+                    for row in 0..rows {
+                        let x = t.x.wrapping_offset(row as isize * t.x_row + from as isize * t.x_k);
+                        let mut acc = sums[row];
                         for i in 0..V::LANES {
                             acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), lines[i], acc);
                         }
-                    } else {
-                        for i in 0..some {
-                            acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), lines[i], acc);
-                        }
+                        sums[row] = acc;
                     }
-                    sums[row] = acc;
+                }
+                let some = end - full;
+                if some > 0 {
+                    for i in 0..V::LANES {
+                        lines[i] = V::load_part(runs[i].wrapping_add(full), some);
+                    }
+                    V::cross(&mut lines);
+                }
+                for row in 0..rows {
+                    let x = t.x.wrapping_offset(row as isize * t.x_row + full as isize * t.x_k);
+                    let mut sum = sums[row];
+                    for i in 0..some {
+                        sum = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), lines[i], sum);
+                    }
+                    totals[row] = if start == 0 { sum } else { totals[row].add(sum) };
                 }
             }
-            for row in 0..t.rows {
-                let c = t.c.wrapping_offset(row as isize * t.c_row).wrapping_add(j);
-                let sum = if t.first { sums[row] } else { V::load_part(c, count).add(sums[row]) };
-                sum.store_part(c, count);
+            for row in 0..rows {
+                totals[row].store_part(t.c.wrapping_offset(row as isize * t.c_row).wrapping_add(j), count);
             }
         }
     }

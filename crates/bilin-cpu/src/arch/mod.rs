@@ -14,8 +14,15 @@ pub(crate) mod line;
 pub(crate) mod portable;
 pub(crate) mod tile;
 pub(crate) mod vector;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod words;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_words.rs"]
+pub(crate) mod words;
 
 use std::sync::OnceLock;
+
+pub(crate) use bilin_core::exec::host::Work;
 
 use crate::contract::disjoint::Shared;
 use tile::{MAX_ROWS, Micro, Tile};
@@ -87,14 +94,6 @@ impl Isa {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
         *DETECTED.get_or_init(Isa::detected)
     }
-}
-
-/// Scalar code to compile once per instruction set; `run` must be `#[inline(always)]`.
-pub(crate) trait Work {
-    /// What it returns.
-    type Output;
-    /// The code.
-    fn run(self) -> Self::Output;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -246,6 +245,8 @@ pub(crate) struct Run<'a, P> {
     pub c_at: isize,
     pub c_rows: &'a [isize],
     pub cols: usize,
+    /// What the sums of every row begin at; empty where that is neutral.
+    pub start: &'a [P],
     /// Whether `c` is replaced.
     pub first: bool,
     /// Whether a `c` that is replaced is written past the caches, where its rows are aligned.
@@ -276,6 +277,7 @@ impl<P: Copy> Micro<P> {
         assert!(k_low >= 0 && k_high + width <= r.b.data.len() as isize);
         let (low, high) = further(row_reach(r.c_rows), r.steps[2]);
         assert!(low + r.c_at >= 0 && high + r.c_at + width <= r.c.len() as isize);
+        assert!(r.start.is_empty() || r.start.len() >= width as usize);
         let c = r.c.as_ptr().wrapping_offset(r.c_at);
         let is_aligned = || r.c_rows.iter().all(|&row| c.wrapping_offset(row).addr().is_multiple_of(LINE));
         let tile = Tile {
@@ -287,6 +289,7 @@ impl<P: Copy> Micro<P> {
             b_k: r.b.step,
             c,
             c_rows: r.c_rows.as_ptr(),
+            start: if r.start.is_empty() { std::ptr::null() } else { r.start.as_ptr() },
             cols: r.cols,
             first: r.first,
             is_streamed: r.is_streamed && r.first && r.count == 1 && is_aligned(),

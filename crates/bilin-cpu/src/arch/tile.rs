@@ -27,6 +27,8 @@ pub(crate) struct Tile<P> {
     pub c: *mut P,
     /// Where its rows begin.
     pub c_rows: *const isize,
+    /// What the sums of every row begin at, where that isn't neutral: `cols` parts, or null.
+    pub start: *const P,
     /// Columns.
     pub cols: usize,
     /// Whether `c` is replaced.
@@ -65,29 +67,29 @@ pub(crate) struct Micro<P: 'static> {
 macro_rules! kernels {
     ($(#[$attribute:meta])?) => {
         $(#[$attribute])?
-        unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &super::tile::Tile<V::Part>) {
+        unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &crate::arch::tile::Tile<V::Part>) {
             // SAFETY: the caller's promise.
-            unsafe { super::tile::tile::<V, ROWS, VECTORS>(t) }
+            unsafe { crate::arch::tile::tile::<V, ROWS, VECTORS>(t) }
         }
         $(#[$attribute])?
-        unsafe fn run_across<V: Vector>(t: &super::line::Raw<V::Part>) {
+        unsafe fn run_across<V: Vector>(t: &crate::arch::line::Raw<V::Part>) {
             // SAFETY: the caller's promise.
-            unsafe { super::line::across::<V>(t) }
+            unsafe { crate::arch::line::across::<V>(t) }
         }
         $(#[$attribute])?
-        unsafe fn run_along<V: Vector>(t: &super::line::Raw<V::Part>) {
+        unsafe fn run_along<V: Vector>(t: &crate::arch::line::Raw<V::Part>) {
             // SAFETY: the caller's promise.
-            unsafe { super::line::along::<V>(t) }
+            unsafe { crate::arch::line::along::<V>(t) }
         }
         $(#[$attribute])?
-        unsafe fn run_outer<V: Vector>(t: &super::line::Raw<V::Part>) {
+        unsafe fn run_outer<V: Vector>(t: &crate::arch::line::Raw<V::Part>) {
             // SAFETY: the caller's promise.
-            unsafe { super::line::outer::<V>(t) }
+            unsafe { crate::arch::line::outer::<V>(t) }
         }
         $(#[$attribute])?
-        unsafe fn run_cross<V: Vector>(t: &super::line::Cross<V::Part>) {
+        unsafe fn run_cross<V: Vector>(t: &crate::arch::line::Cross<V::Part>) {
             // SAFETY: the caller's promise.
-            unsafe { super::line::cross::<V>(t) }
+            unsafe { crate::arch::line::cross::<V>(t) }
         }
     };
 }
@@ -159,6 +161,15 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
     // SAFETY: the caller's promise covers every element read or written; `wrapping_offset` makes no claim on its own.
     unsafe {
         let mut acc = [[V::neutral(); VECTORS]; ROWS];
+        if !t.start.is_null() {
+            for j in 0..VECTORS {
+                let from = t.start.wrapping_add(j * step);
+                let x = if RAGGED && j == VECTORS - 1 { V::load_part(from, last) } else { V::load(from) };
+                for i in 0..ROWS {
+                    acc[i][j] = x;
+                }
+            }
+        }
         let mut rows = [t.a; ROWS];
         for i in 0..ROWS {
             rows[i] = t.a.wrapping_offset(*t.a_rows.add(i));

@@ -8,9 +8,10 @@ use crate::arch::tile::MAX_ROWS;
 use crate::arch::{self, Lines, Run};
 use crate::threads;
 
-/// Bytes of columns' operand up to which reading it in place costs less than packing it.
-const NEAR_BYTES: usize = 1200 << 10;
-/// The same for the rows' operand where its rows are contiguous.
+/// Bytes that a block of k spans in the columns' operand, up to which reading it in place costs less than packing it: what a
+/// second-level cache keeps of it.
+const NEAR_BYTES: usize = 768 << 10;
+/// Bytes of a block of k in the rows' operand where k is contiguous, likewise.
 const ROWS_NEAR_BYTES: usize = 1200 << 10;
 /// And where they aren't.
 const ROWS_STRIDED_BYTES: usize = 96 << 10;
@@ -44,14 +45,13 @@ fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) -> Option<S
     }
     let size = size_of::<A>();
     let is_near = |stride: isize, count: usize, most: usize| stride.unsigned_abs().saturating_mul(count).saturating_mul(size) <= most;
-    if row_count > 2 * MAX_ROWS && !is_near(k_loops[b], k, NEAR_BYTES) && column_count > 1 {
+    if row_count > 2 * MAX_ROWS && !is_near(k_loops[b], k.min(A::BLOCK), NEAR_BYTES) && column_count > 1 {
         return None;
     }
     let a_span = by_row[a].unsigned_abs().saturating_mul(row_count).max(k_loops[a].unsigned_abs().saturating_mul(k));
-    if column_count > 2 * width
-        && row_count > 1
-        && !is_near(a_span as isize, 1, if k_loops[a] == 1 { ROWS_NEAR_BYTES } else { ROWS_STRIDED_BYTES })
-    {
+    let a_block = row_count.saturating_mul(k.min(A::BLOCK)) as isize;
+    let is_a_near = if k_loops[a] == 1 { is_near(a_block, 1, ROWS_NEAR_BYTES) } else { is_near(a_span as isize, 1, ROWS_STRIDED_BYTES) };
+    if column_count > 2 * width && row_count > 1 && !is_a_near {
         return None;
     }
     Some(Strides { is_swapped, rows: [by_row[a], by_row[2]], k: [k_loops[a], k_loops[b]] })
@@ -139,6 +139,7 @@ fn small<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, s: &Strides, data: (&[A:
                 c_at: bases[2],
                 c_rows,
                 cols,
+                start: &[],
                 first: !job.adds,
                 is_streamed: false,
                 count,
@@ -185,7 +186,22 @@ fn area<A: Acc>(
                 let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
                 let (a_rows, c_rows) = (&a_rows[..count], &c_rows[..count]);
                 let first = from == 0 && !job.adds;
-                micro.run(&Run { terms, parts: 1, a, a_rows, b, c: out, c_at, c_rows, cols, first, is_streamed, count: 1, steps: [0; 3] });
+                micro.run(&Run {
+                    terms,
+                    parts: 1,
+                    a,
+                    a_rows,
+                    b,
+                    c: out,
+                    c_at,
+                    c_rows,
+                    cols,
+                    start: &[],
+                    first,
+                    is_streamed,
+                    count: 1,
+                    steps: [0; 3],
+                });
                 column += cols;
             }
             row += count;

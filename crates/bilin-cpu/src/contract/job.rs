@@ -3,7 +3,8 @@
 use bilin_core::shape::plan::{Loop, Plan, position};
 
 use super::element::Acc;
-use super::operand::{Sink, Source};
+use super::operand::Source;
+use super::result::Sink;
 use crate::arch::Isa;
 use crate::arch::tile::Micro;
 

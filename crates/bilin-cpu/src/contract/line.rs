@@ -117,7 +117,7 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, form: Form) -> Option<()> {
             let x = Lines { data: x, at: bases[o.a.0] + row as isize * form.row_steps[0], step: 1 };
             let (b, c_at) = (Lines { data: b, at: bases[o.b.0], step: 1 }, bases[2] + row as isize * form.row_steps[1]);
             let sizes = [1, step.min(rows - row), columns];
-            o.micro.outer(&Rows { sizes, x, row_steps: form.row_steps, b, c: out, c_at }, job.is_streamed());
+            o.micro.outer(&Rows { sizes, block: A::BLOCK, x, row_steps: form.row_steps, b, c: out, c_at }, job.is_streamed());
         });
         return Some(());
     }
@@ -132,7 +132,9 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, form: Form) -> Option<()> {
         let (bases, column) = (job.bases(task / parts), task % parts * step);
         let count = step.min(columns - column);
         let at = |from: usize| Lines { data: x, at: bases[o.a.0] + from as isize * form.steps[0], step: form.steps[0] };
-        let blocks = (0..k).step_by(A::BLOCK).map(|from| (from, A::BLOCK.min(k - from)));
+        // Blocks of terms that stand side by side are read in one go.
+        let once = if is_across { A::BLOCK } else { k };
+        let blocks = (0..k).step_by(once).map(|from| (from, once.min(k - from)));
         let b = |from: usize| {
             let ahead =
                 if is_across { from as isize * form.steps[1] + column as isize } else { from as isize + column as isize * form.steps[1] };
@@ -153,12 +155,20 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, form: Form) -> Option<()> {
                 for (from, terms) in blocks {
                     let sizes = [terms, rows, count];
                     if !is_across {
-                        o.micro.along(&Rows { sizes, x: at(from), row_steps, b: b(from), c, c_at }, from == 0);
+                        o.micro.along(&Rows { sizes, block: A::BLOCK, x: at(from), row_steps, b: b(from), c, c_at });
                     } else if from == 0 {
-                        o.micro.across(&Rows { sizes, x: at(0), row_steps, b: b(0), c, c_at });
+                        o.micro.across(&Rows { sizes, block: A::BLOCK, x: at(0), row_steps, b: b(0), c, c_at });
                     } else {
                         let row_steps = [form.row_steps[0], count as isize];
-                        o.micro.across(&Rows { sizes, x: at(from), row_steps, b: b(from), c: &Shared::new(&mut *block), c_at: 0 });
+                        o.micro.across(&Rows {
+                            sizes,
+                            block: A::BLOCK,
+                            x: at(from),
+                            row_steps,
+                            b: b(from),
+                            c: &Shared::new(&mut *block),
+                            c_at: 0,
+                        });
                         for (row, sums) in block.chunks_exact(count).enumerate() {
                             let total = c.run(c_at + row as isize * c_row, count);
                             job.isa.with(Added::<A>(bytemuck::cast_slice_mut(total), bytemuck::cast_slice(sums)));

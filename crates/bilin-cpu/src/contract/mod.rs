@@ -9,11 +9,13 @@ mod line;
 mod operand;
 mod panel;
 mod product;
+mod result;
 mod scratch;
 mod steps;
 mod table;
 mod tiles;
 mod typed;
+mod words;
 
 use bilin_core::exec::buffer::{host_bytes, host_bytes_mut};
 use bilin_core::exec::call::{Accum, Conj, ContractCall};
@@ -143,6 +145,7 @@ fn attempt<A: tiles::Tiled>(job: &Job<'_, A>, variant: Variant) -> Option<Option
         Variant::Direct => direct::accepts(job).map(|strides| direct::run(job, strides)),
         Variant::Panel => Some(panel::run(job)),
         Variant::Tiles => tiles::accepts(job).map(|form| tiles::run(job, form)),
+        Variant::Words => words::accepts(job).map(|form| words::run(job, form)),
     }
 }
 
@@ -165,6 +168,12 @@ fn choose<A: tiles::Tiled>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static
     if isa == Isa::Amx
         && tiles::pays(&job)
         && let Some(ran) = attempt(&job, Variant::Tiles)
+    {
+        return outcome(ran);
+    }
+    if isa >= Isa::Avx512
+        && words::pays(&job)
+        && let Some(ran) = attempt(&job, Variant::Words)
     {
         return outcome(ran);
     }

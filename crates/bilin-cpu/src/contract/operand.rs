@@ -1,11 +1,10 @@
-//! Operands and results behind one interface per accumulator, so that drivers are compiled once per accumulator.
+//! Operands behind one interface per accumulator, so that drivers are compiled once per accumulator.
 
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use half::bf16;
 
-use super::disjoint::Shared;
 use super::element::{Acc, Convert, Plain};
 use super::steps::Steps;
 use crate::arch::tile::Micro;
@@ -23,6 +22,14 @@ pub(crate) trait Source<A: Acc>: Sync {
     fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, isa: Isa, micro: &Micro<A::Part>, dst: &mut [A::Part]);
     /// Asks for `len` elements from `at` ahead of their use.
     fn ask_for(&self, at: isize, len: usize);
+    /// Elements that are multiplied at once, and packed into one part.
+    fn in_word(&self) -> usize {
+        1
+    }
+    /// Whether packed columns are followed by what their sums begin at.
+    fn has_starts(&self) -> bool {
+        false
+    }
     /// The elements, where they stand in memory as accumulators.
     fn plain(&self) -> Option<&[A::Part]>;
     /// The elements as they stand in memory, where tiles read them.
@@ -47,21 +54,6 @@ pub(crate) enum Packed {
     RowMajor,
     /// The rows of a panel side by side, one k after the other.
     KMajor,
-}
-
-/// Where a result goes.
-pub(crate) trait Sink<A: Acc>: Sync {
-    /// The elements, where they stand in memory as real accumulators.
-    fn plain(&self) -> Option<&Shared<'_, A::Part>>;
-    /// Writes, or adds, `src` from `at`, `step` apart.
-    fn scatter(&self, at: isize, step: isize, src: &[A]);
-    /// Bytes of an element.
-    fn width(&self) -> usize;
-    /// Writes, or adds, rows of `width` elements to `base` plus each of `rows` plus each of `columns`, as many as there are of
-    /// these.
-    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]);
-    /// Writes, or adds, elements at `base` plus each of `columns`. `src` holds them as a tile row does.
-    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
 }
 
 /// A typed operand.
@@ -163,7 +155,7 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
     }
 
     /// One panel of complex columns.
-    fn pack_complex<A: Acc>(&self, base: isize, ks: Steps<'_>, columns: &[isize], lanes: usize, panel: &mut [A::Part])
+    fn pack_complex<A: Acc>(&self, base: isize, ks: Steps<'_>, columns: &[isize], isa: Isa, lanes: usize, panel: &mut [A::Part])
     where
         F: Convert<S, A>,
     {
@@ -172,6 +164,10 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
         for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(line_len)) {
             for (group, at) in line.chunks_exact_mut(2 * lanes).zip(columns.chunks(lanes)) {
                 let (re, im) = group.split_at_mut(lanes);
+                if is_dense && at.len() == lanes {
+                    isa.with(Apart::<_, _, A> { source: self, src: self.slice(base + kk + at[0], lanes), re, im });
+                    continue;
+                }
                 let slots = re.iter_mut().zip(im.iter_mut());
                 let put = |(re, im): (&mut A::Part, &mut A::Part), x: S| {
                     let x: A = self.turned(F::convert(x));
@@ -203,9 +199,12 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
 
     fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, isa: Isa, height: usize, dst: &mut [A]) -> Packed {
         let (m, k) = (rows.at.len(), ks.at.len());
-        if ks.stride == Some(1) && !(m > 1 && rows.stride == Some(1)) {
+        let run = ks.run();
+        if run >= k.min(MOST_LANES) && !(m > 1 && rows.stride == Some(1)) {
             for (&r, line) in rows.at.iter().zip(dst.chunks_exact_mut(k)) {
-                isa.with(Converted { source: self, dst: line, src: self.slice(base + r + ks.at[0], k) });
+                for (some, dst) in ks.at.chunks(run).zip(line.chunks_mut(run)) {
+                    isa.with(Converted { source: self, dst, src: self.slice(base + r + some[0], some.len()) });
+                }
             }
             return Packed::RowMajor;
         }
@@ -236,7 +235,7 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
             while !left.is_empty() {
                 let (at, after) = left.split_at(micro.panel(left.len()));
                 let (panel, more) = rest.split_at_mut(at.len().next_multiple_of(micro.lanes) * k * 2);
-                self.pack_complex(base, ks, at, micro.lanes, panel);
+                self.pack_complex(base, ks, at, isa, micro.lanes, panel);
                 (left, rest) = (after, more);
             }
             return;
@@ -257,13 +256,17 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
             }
             return;
         }
+        let run = ks.run();
         while !left.is_empty() {
             let (at, after) = left.split_at(micro.panel(left.len()));
             let (panel, more) = rest.split_at_mut(at.len() * k);
             let n = at.len();
-            let crossed = if ks.stride == Some(1) { n / micro.lanes * micro.lanes } else { 0 };
-            for from in (0..crossed).step_by(micro.lanes) {
-                self.cross(base + ks.at[0], &at[from..from + micro.lanes], k, isa, micro, &mut panel[from..], n);
+            let crossed = if run >= k.min(MOST_LANES) { n / micro.lanes * micro.lanes } else { 0 };
+            for (piece, some) in (0..k).step_by(run).zip(ks.at.chunks(run)) {
+                for from in (0..crossed).step_by(micro.lanes) {
+                    let to = &mut panel[piece * n + from..];
+                    self.cross(base + some[0], &at[from..from + micro.lanes], some.len(), isa, micro, to, n);
+                }
             }
             let panel: &mut [A] = bytemuck::cast_slice_mut(panel);
             for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(n)) {
@@ -299,6 +302,25 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
     }
 }
 
+/// A vector of complex columns on its way into a panel, parts apart.
+struct Apart<'a, 's, S, F, A: Acc> {
+    source: &'a In<'s, S, F>,
+    src: &'a [S],
+    re: &'a mut [A::Part],
+    im: &'a mut [A::Part],
+}
+
+impl<S: Pod + Sync, A: Acc, F: Convert<S, A>> Work for Apart<'_, '_, S, F, A> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        for ((re, im), &x) in self.re.iter_mut().zip(self.im).zip(self.src) {
+            let x: A = self.source.turned(F::convert(x));
+            (*re, *im) = x.parts();
+        }
+    }
+}
+
 /// A run on its way into a panel.
 struct Converted<'a, 's, S, F, A> {
     source: &'a In<'s, S, F>,
@@ -314,143 +336,6 @@ impl<S: Pod + Sync, A: Acc, F: Convert<S, A>> Work for Converted<'_, '_, S, F, A
     }
 }
 
-fn is_same<S: 'static, T: 'static>() -> bool {
+pub(super) fn is_same<S: 'static, T: 'static>() -> bool {
     std::any::TypeId::of::<S>() == std::any::TypeId::of::<T>()
-}
-
-/// A typed result.
-pub(crate) struct Out<'a, T, A: Acc, F> {
-    /// Its memory.
-    pub data: Shared<'a, T>,
-    /// The same as real accumulators, where it is that.
-    pub plain: Option<Shared<'a, A::Part>>,
-    /// Whether elements, which are accumulators then, are added to.
-    pub adds: bool,
-    /// The conversion.
-    pub convert: PhantomData<F>,
-}
-
-impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
-    /// From the memory.
-    pub(crate) fn new(data: &'a mut [T], adds: bool) -> Self {
-        if A::PARTS == 1 && is_same::<T, A>() {
-            // The types are one, so the cast can't fail.
-            let parts = bytemuck::cast_slice_mut::<T, A::Part>(data);
-            return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), adds, convert: PhantomData };
-        }
-        Out { data: Shared::new(data), plain: None, adds, convert: PhantomData }
-    }
-
-    /// A run of a result that is added to.
-    #[inline(always)]
-    fn sums(&self, at: isize, len: usize) -> &mut [A] {
-        match &self.plain {
-            Some(out) => bytemuck::cast_slice_mut(out.run(at, len)),
-            None => bytemuck::cast_slice_mut(self.data.run(at, len)),
-        }
-    }
-}
-
-/// An element of a tile row.
-#[inline(always)]
-fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
-    if A::PARTS == 2 {
-        let first = at / lanes * 2 * lanes + at % lanes;
-        A::from_parts(row[first], row[first + lanes])
-    } else {
-        bytemuck::cast_slice::<A::Part, A>(row)[at]
-    }
-}
-
-/// A block on its way into the result.
-struct Stored<'a, 'o, T, A: Acc, F> {
-    out: &'a Out<'o, T, A, F>,
-    base: isize,
-    rows: &'a [isize],
-    columns: Steps<'a>,
-    width: usize,
-    src: &'a [A],
-}
-
-impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, A, F> {
-    type Output = ();
-    #[inline(always)]
-    fn run(self) {
-        let Stored { out, base, rows, columns, width, src } = self;
-        let (dense, count) = (columns.stride == Some(1), columns.at.len());
-        for (&row, line) in rows.iter().zip(src.chunks_exact(width)) {
-            if dense && !out.adds && out.plain.is_none() {
-                let (to, to_rest) = out.data.run(base + row + columns.at[0], count).as_chunks_mut::<16>();
-                let (from, from_rest) = line[..count].as_chunks::<16>();
-                for (to, from) in to.iter_mut().zip(from) {
-                    let from = *from;
-                    for i in 0..16 {
-                        to[i] = F::convert(from[i]);
-                    }
-                }
-                for (to, &from) in to_rest.iter_mut().zip(from_rest) {
-                    *to = F::convert(from);
-                }
-                continue;
-            }
-            if dense {
-                out.scatter(base + row + columns.at[0], 1, &line[..count]);
-            } else {
-                for (&column, x) in columns.at.iter().zip(line) {
-                    out.scatter(base + row + column, 1, std::slice::from_ref(x));
-                }
-            }
-        }
-    }
-}
-
-impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F> {
-    fn plain(&self) -> Option<&Shared<'_, A::Part>> {
-        self.plain.as_ref()
-    }
-
-    fn scatter(&self, at: isize, step: isize, src: &[A]) {
-        if self.adds {
-            let len = if step == 1 { src.len().max(1) } else { 1 };
-            for (i, part) in src.chunks(len).enumerate() {
-                for (sum, &x) in self.sums(at + i as isize * step, len).iter_mut().zip(part) {
-                    *sum = sum.plus(x);
-                }
-            }
-        } else if let Some(out) = &self.plain {
-            let src: &[A::Part] = bytemuck::cast_slice(src);
-            if step == 1 {
-                out.run(at, src.len()).copy_from_slice(src);
-            } else {
-                for (i, &x) in src.iter().enumerate() {
-                    out.write(at + i as isize * step, x);
-                }
-            }
-        } else if step == 1 {
-            for (d, &x) in self.data.run(at, src.len()).iter_mut().zip(src) {
-                *d = F::convert(x);
-            }
-        } else {
-            for (i, &x) in src.iter().enumerate() {
-                self.data.write(at + i as isize * step, F::convert(x));
-            }
-        }
-    }
-
-    fn width(&self) -> usize {
-        size_of::<T>()
-    }
-
-    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]) {
-        isa.with(Stored { out: self, base, rows, columns, width, src });
-    }
-
-    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {
-        if A::PARTS == 1 && columns.stride == Some(1) {
-            return self.store_block(isa, base, &[0], columns, columns.at.len(), bytemuck::cast_slice(src));
-        }
-        for (j, &c) in columns.at.iter().enumerate() {
-            self.scatter(base + c, 1, &[element::<A>(src, j, lanes)]);
-        }
-    }
 }

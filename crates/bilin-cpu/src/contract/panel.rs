@@ -13,7 +13,7 @@ use super::job::{Job, Oriented, inner_stride};
 use super::operand::{Packed, Source};
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
-use crate::arch::tile::MAX_ROWS;
+use crate::arch::tile::{MAX_ROWS, Micro};
 use crate::arch::{self, Lines, Run};
 use crate::threads;
 
@@ -21,6 +21,8 @@ use crate::threads;
 const BLOCK_BYTES: usize = 1 << 20;
 /// Most rows or columns of a task.
 const MOST: usize = 4096;
+/// Most columns where sums stand apart from the result until they are whole.
+const MOST_APART: usize = 1024;
 /// Rows that are packed at once.
 const GROUP_ROWS: usize = 64;
 /// Bytes of partial sums of a task.
@@ -41,12 +43,13 @@ impl Cut {
         let [batch, _, _, k] = job.sizes;
         let [m, n] = o.sizes;
         let (lanes, width) = (o.micro.lanes, o.micro.lanes * o.micro.vectors);
-        let line = k.min(A::BLOCK) * size_of::<A>();
-        let most_columns = (BLOCK_BYTES / line).clamp(width, MOST) / lanes * lanes;
+        let line = k.min(A::BLOCK).div_ceil(o.b.1.in_word()) * size_of::<A>();
+        let in_place = is_written_in_place(job, o);
+        let most_columns = (BLOCK_BYTES / line).clamp(width, if in_place { MOST } else { MOST_APART }) / lanes * lanes;
         let mut column_parts = n.div_ceil(most_columns);
         let padded = n.div_ceil(column_parts).next_multiple_of(lanes);
         let most_rows =
-            if is_written_in_place(job, o) { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
+            if in_place || k <= A::BLOCK { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
         let mut row_parts = m.div_ceil(most_rows);
         let work = (m as u128) * (n as u128) * (k as u128) * (batch as u128);
         let want = if work * A::PARTS as u128 >= threads::SERIAL_BELOW as u128 { threads::current_threads() } else { 1 };
@@ -101,7 +104,15 @@ fn is_better_swapped<A: Acc>(job: &Job<'_, A>) -> bool {
 
 /// Runs a job; `None` where there is no room for panels.
 pub(crate) fn run<A: Acc>(job: &Job<'_, A>) -> Option<()> {
-    let o = job.oriented(is_better_swapped(job));
+    run_on(job, job.oriented(is_better_swapped(job)))
+}
+
+/// Runs a job with these micro-kernels, and rhs in the rows or not where that is set.
+pub(crate) fn run_by<A: Acc>(job: &Job<'_, A>, micro: &'static Micro<A::Part>, is_swapped: Option<bool>) -> Option<()> {
+    run_on(job, Oriented { micro, ..job.oriented(is_swapped.unwrap_or_else(|| is_better_swapped(job))) })
+}
+
+fn run_on<A: Acc>(job: &Job<'_, A>, o: Oriented<'_, A>) -> Option<()> {
     let cut = Cut::new(job, &o);
     let has_failed = AtomicBool::new(false);
     let tasks = cut.batch * cut.row_parts * cut.column_parts;
@@ -134,9 +145,14 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
     let block = k.min(A::BLOCK);
     let padded = area.columns.next_multiple_of(micro.lanes);
     let group_rows = (GROUP_ROWS / micro.rows * micro.rows).min(area.rows.next_multiple_of(micro.rows));
-    let (a_len, b_len) = (group_rows * block, block * padded * A::PARTS);
+    let in_word = o.b.1.in_word();
+    let depth = block.div_ceil(in_word);
+    let has_starts = o.b.1.has_starts();
+    let (a_len, b_len) = (group_rows * depth, (depth + usize::from(has_starts)) * padded * A::PARTS);
     let in_place = is_written_in_place(job, o);
-    let p_len = if in_place { 0 } else { area.rows * padded * A::PARTS };
+    // Sums of one block are whole after each group of rows.
+    let p_rows = if k > A::BLOCK { area.rows } else { group_rows };
+    let p_len = if in_place { 0 } else { p_rows * padded * A::PARTS };
     let bytes = carved_bytes::<A>(a_len) + carved_bytes::<A::Part>(b_len) + carved_bytes::<A::Part>(p_len);
     let bases = job.bases(area.batch);
     with_scratch(bytes, 2 * (area.rows + area.columns + block), |memory, offsets| {
@@ -164,6 +180,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                 fill_offsets(job.plan.k(), o.a.0, from, &mut a_ks[..terms]);
                 fill_offsets(job.plan.k(), o.b.0, from, &mut b_ks[..terms]);
                 let (a_steps, b_steps) = (Steps::new(&a_ks[..terms]), Steps::new(&b_ks[..terms]));
+                let depth = terms.div_ceil(in_word);
                 let b_direct = direct_columns::<A>(o, &b_columns, &b_steps, area.rows);
                 let width = micro.lanes * micro.vectors;
                 if b_direct.is_none() {
@@ -177,10 +194,11 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                     let packed = match a_direct {
                         Some(_) => Packed::RowMajor,
                         None => {
-                            o.a.1.pack_rows(bases[o.a.0], group_offsets, a_steps, job.isa, micro.rows, &mut a_panels[..group_len * terms])
+                            o.a.1.pack_rows(bases[o.a.0], group_offsets, a_steps, job.isa, micro.rows, &mut a_panels[..group_len * depth])
                         }
                     };
                     let next = group + group_len;
+                    let kept_from = if k > A::BLOCK { 0 } else { group };
                     let mut ahead = Ahead::new(
                         a_rows.part(next, group_rows.min(area.rows - next)),
                         a_steps,
@@ -195,17 +213,17 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                             Lines { data, at: bases[o.a.0] + a_steps.at[0], step }
                         } else {
                             let (row_step, k_step) = match packed {
-                                Packed::RowMajor => (terms, 1),
+                                Packed::RowMajor => (depth, 1),
                                 Packed::KMajor => (1, rows),
                             };
                             for (i, s) in starts.iter_mut().enumerate() {
                                 *s = (i * row_step * A::PARTS) as isize;
                             }
                             let data = bytemuck::cast_slice::<A, A::Part>(&*a_panels);
-                            Lines { data, at: (first * terms * A::PARTS) as isize, step: (k_step * A::PARTS) as isize }
+                            Lines { data, at: (first * depth * A::PARTS) as isize, step: (k_step * A::PARTS) as isize }
                         };
                         for (i, p) in partial_rows.iter_mut().enumerate() {
-                            *p = ((row + i) * padded * A::PARTS) as isize;
+                            *p = ((row - kept_from + i) * padded * A::PARTS) as isize;
                         }
                         let mut at = 0;
                         while at < area.columns {
@@ -215,7 +233,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                                 Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
                                 None => {
                                     let stored = if A::PARTS == 2 { cols.next_multiple_of(micro.lanes) * 2 } else { cols };
-                                    Lines { data: &*b_block, at: (at * terms * A::PARTS) as isize, step: stored as isize }
+                                    Lines { data: &*b_block, at: (at * depth * A::PARTS) as isize, step: stored as isize }
                                 }
                             };
                             let (c, c_at, c_rows) = match direct {
@@ -223,8 +241,9 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                                 None => (&own, (at * A::PARTS) as isize, &partial_rows[..rows]),
                             };
                             let (parts, a_rows, first) = (A::PARTS, &starts[..rows], from == 0 && !(in_place && job.adds));
+                            let start = if has_starts { &b_block[area.columns * depth + at..][..cols] } else { &[] };
                             micro.run(&Run {
-                                terms,
+                                terms: depth,
                                 parts,
                                 a,
                                 a_rows,
@@ -233,6 +252,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                                 c_at,
                                 c_rows,
                                 cols,
+                                start,
                                 first,
                                 is_streamed,
                                 count: 1,
@@ -241,17 +261,18 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                             at += cols;
                         }
                     }
+                    let is_whole = direct.is_none() && from + terms == k;
+                    for row in if is_whole { group..group + group_len } else { 0..0 } {
+                        let line = padded * A::PARTS;
+                        let sums = own.run(((row - kept_from) * line) as isize, line);
+                        job.out.store_row(job.isa, bases[2] + c_rows[row], c_columns, micro.lanes, sums);
+                    }
                 }
                 from += terms;
             }
         }
         if is_streamed {
             arch::settle();
-        }
-        if direct.is_none() {
-            for (&c, row) in c_rows.iter().zip(partial.chunks_exact(padded * A::PARTS)) {
-                job.out.store_row(job.isa, bases[2] + c, c_columns, micro.lanes, row);
-            }
         }
     })
 }

@@ -48,6 +48,13 @@ impl<'a> Steps<'a> {
         Steps { at, stride }
     }
 
+    /// Length of the pieces, the last perhaps shorter, in which neighbours are 1 apart; at least 1.
+    pub(crate) fn run(&self) -> usize {
+        let is_next = |w: &[isize]| w[1] - w[0] == 1;
+        let run = 1 + self.at.windows(2).take_while(|w| is_next(w)).count();
+        if self.at.chunks(run).all(|piece| piece.windows(2).all(is_next)) { run } else { 1 }
+    }
+
     /// A part of them.
     pub(crate) fn part(&self, from: usize, len: usize) -> Steps<'a> {
         let at = &self.at[from..from + len];

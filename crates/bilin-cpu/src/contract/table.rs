@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::arch::Isa;
+use crate::arch::{Isa, words};
 
 /// How a kernel goes about a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(crate) enum Variant {
     Panel,
     /// Blocks of a tile unit.
     Tiles,
+    /// Tiles on panels of words of several elements.
+    Words,
 }
 
 /// What sums are kept in.
@@ -43,8 +45,11 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Complex and truth values never stand in memory as vectors hold them.
+    /// Complex and truth values never stand in memory as vectors hold them; words want instructions of their own.
     fn can_run(&self) -> bool {
+        if self.variant == Variant::Words {
+            return if self.kind == Kind::F32 { words::halves().is_some() } else { words::bytes().is_some() };
+        }
         !matches!(self.variant, Variant::Direct | Variant::Line) || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
     }
 }
@@ -64,21 +69,23 @@ macro_rules! table {
     ]};
 }
 
-/// Kernels of the tile unit, by what they read and sum in.
-static TILES: [Kernel; 3] = [
+/// Kernels of the tile unit, then of words, by what they read and sum in.
+static JOINED: [Kernel; 5] = [
     Kernel { name: "amx-bf16-tiles", isa: Isa::Amx, kind: Kind::F32, variant: Variant::Tiles },
     Kernel { name: "amx-i32-tiles", isa: Isa::Amx, kind: Kind::I32, variant: Variant::Tiles },
     Kernel { name: "amx-i64-tiles", isa: Isa::Amx, kind: Kind::I64, variant: Variant::Tiles },
+    Kernel { name: "avx512-bf16-words", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Words },
+    Kernel { name: "avx512-i32-words", isa: Isa::Avx512, kind: Kind::I32, variant: Variant::Words },
 ];
 
 static TABLE: [[[Kernel; 5]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];
 
 /// Kernels that may run here: those of instruction sets up to `most`, best first.
 pub(crate) fn kernels(most: Isa) -> impl Iterator<Item = &'static Kernel> {
-    TILES.iter().chain(TABLE.iter().flatten().flatten()).filter(move |k| k.isa <= most && k.can_run())
+    JOINED.iter().chain(TABLE.iter().flatten().flatten()).filter(move |k| k.isa <= most && k.can_run())
 }
 
-/// Kernels of one accumulator, best first, by index of [`Kind`]; those of the tile unit stand before them.
+/// Kernels of one accumulator, best first, by index of [`Kind`]; those of the tile unit and of words stand before them.
 pub(crate) fn of_kind(isa: Isa, kind: Kind) -> &'static [Kernel; 5] {
     let row = match isa {
         Isa::Amx | Isa::Avx512 => 0,

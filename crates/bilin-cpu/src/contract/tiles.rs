@@ -16,8 +16,10 @@ use super::job::{Job, Oriented, inner_stride};
 use super::operand::Raw;
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
+use super::words;
 use crate::arch::amx::{self, Block, Dot, Session};
-use crate::arch::{Isa, Work};
+use crate::arch::tile::Micro;
+use crate::arch::{self, Isa, Work};
 use crate::threads;
 
 /// Rows and columns of a block, and its words of k.
@@ -51,6 +53,10 @@ pub(crate) trait Tiled: Acc {
     fn as_blocks(_sums: &mut [Self]) -> Option<&mut [Block; 4]> {
         None
     }
+    /// Kernels of words, where they sum in this and the processor has them.
+    fn words(_kind: words::Kind) -> Option<&'static Micro<Self::Part>> {
+        None
+    }
     /// With a sum of limbs added, modulo the width.
     fn plus_word(self, _word: u64) -> Self {
         self
@@ -60,8 +66,18 @@ impl Tiled for f32 {
     fn as_blocks(sums: &mut [f32]) -> Option<&mut [Block; 4]> {
         bytemuck::cast_slice_mut(sums).try_into().ok()
     }
+    fn words(kind: words::Kind) -> Option<&'static Micro<f32>> {
+        if kind == words::Kind::Halves { arch::words::halves() } else { None }
+    }
 }
 impl Tiled for i32 {
+    fn words(kind: words::Kind) -> Option<&'static Micro<i32>> {
+        match kind {
+            words::Kind::Halves => None,
+            words::Kind::Shorts => arch::words::shorts(),
+            words::Kind::Bytes => arch::words::bytes(),
+        }
+    }
     fn as_blocks(sums: &mut [i32]) -> Option<&mut [Block; 4]> {
         bytemuck::cast_slice_mut(sums).try_into().ok()
     }
@@ -430,7 +446,7 @@ mod tests {
     /// pieces of that plane of the elements at `line` and at k of `IN_WORD`·w and up; columns stand across.
     fn check<S: Piece>(data: &[S], raw: Raw<'_>, planes: usize, in_word: usize) {
         let form = Form { dot: Dot::Bytes([false; 2]), planes, in_word, group: 1 };
-        for (line_count, k_count) in [(16, 64), (1, 1), (17, 63), (40, 130), (33, 65), (64, 200)] {
+        for (line_count, k_count) in [(16usize, 64usize), (1, 1), (17, 63), (40, 130), (33, 65), (64, 200)] {
             for [line_step, k_step] in [[1, line_count + 3], [k_count + 3, 1], [2, 2 * line_count + 5], [1, 1]] {
                 let lines: Vec<isize> = (0..line_count).map(|i| (i * line_step) as isize).collect();
                 let ks: Vec<isize> = (0..k_count).map(|i| (i * k_step) as isize).collect();

@@ -6,7 +6,8 @@ use bilin_core::{DType, c64, c128};
 use half::{bf16, f16};
 
 use super::element::{Acc, AsTruth, Plain};
-use super::operand::{In, Out, Sink, Source};
+use super::operand::{In, Source};
+use super::result::{Out, Sink};
 
 /// An accumulator that knows which dtypes it reads and writes.
 pub(crate) trait Typed: Acc {

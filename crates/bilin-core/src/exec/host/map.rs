@@ -1,8 +1,10 @@
 //! The interpreter of [`MapExpr`]: each primitive runs over a block of elements at a time.
 
+use std::marker::PhantomData;
+
 use super::convert::{load_block, store_block};
 use super::scalar::Scalar;
-use super::{BLOCK, CHUNK, Workers, check_alignment};
+use super::{BLOCK, CHUNK, Work, Workers, check_alignment};
 use crate::exec::buffer::{host_bytes, host_bytes_mut};
 use crate::exec::call::{MAP_INPUTS, MapCall};
 use crate::exec::map_expr::{MAX_DEPTH, MapExpr, Prim};
@@ -11,13 +13,13 @@ use crate::shape::error::{OpName, Result};
 use crate::shape::plan::{Loop, position, steps};
 
 /// Runs an elementwise call. Cost: one pass over the operands.
-pub fn map(call: MapCall<'_>, workers: &dyn Workers) -> Result<()> {
+pub fn map(call: MapCall<'_>, workers: &impl Workers) -> Result<()> {
     match call.expr.compute() {
-        DType::F32 => run::<f32>(call, workers),
-        DType::F64 => run::<f64>(call, workers),
-        DType::C64 => run::<c64>(call, workers),
-        DType::C128 => run::<c128>(call, workers),
-        _ => run::<i64>(call, workers),
+        DType::F32 => run::<f32, _>(call, workers),
+        DType::F64 => run::<f64, _>(call, workers),
+        DType::C64 => run::<c64, _>(call, workers),
+        DType::C128 => run::<c128, _>(call, workers),
+        _ => run::<i64, _>(call, workers),
     }
 }
 
@@ -32,7 +34,7 @@ struct Job<'a> {
     out_dtype: DType,
 }
 
-fn run<T: Scalar>(call: MapCall<'_>, workers: &dyn Workers) -> Result<()> {
+fn run<T: Scalar, W: Workers>(call: MapCall<'_>, workers: &W) -> Result<()> {
     let op: &OpName = call.op;
     let mut inputs = [(&[] as &[u8], DType::Bool); MAP_INPUTS];
     for (slot, source) in inputs.iter_mut().zip(call.inputs) {
@@ -56,17 +58,37 @@ fn run<T: Scalar>(call: MapCall<'_>, workers: &dyn Workers) -> Result<()> {
         let job = &job;
         workers.chunks(&mut out[..end], CHUNK * size, total * job.expr.prims().len(), &|i, chunk| {
             let start = i * CHUNK;
-            range::<T, BLOCK>(job, start, chunk.len() / size, chunk, -(start as isize));
+            let (count, shift) = (chunk.len() / size, -(start as isize));
+            workers.compiled(Blocks::<T> { job, start, count, out: chunk, shift, compute: PhantomData });
         });
     } else {
         let base = job.offsets[0] as isize;
         job.offsets[0] = 0;
-        range::<T, BLOCK>(&job, 0, total, out, base);
+        workers.compiled(Blocks::<T> { job: &job, start: 0, count: total, out, shift: base, compute: PhantomData });
     }
     Ok(())
 }
 
+/// A call of [`range`] over whole blocks.
+struct Blocks<'a, T> {
+    job: &'a Job<'a>,
+    start: usize,
+    count: usize,
+    out: &'a mut [u8],
+    shift: isize,
+    compute: PhantomData<T>,
+}
+
+impl<T: Scalar> Work for Blocks<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        range::<T, BLOCK>(self.job, self.start, self.count, self.out, self.shift);
+    }
+}
+
 /// Steps `start .. start + count` of the loops; `shift` is added to positions of the result.
+#[inline(always)]
 fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], shift: isize) {
     let whole = [Loop { len: 1, strides: [0; 5] }];
     let (outer, inner) = match job.loops.split_last() {
@@ -96,6 +118,7 @@ fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, o
     }
 }
 
+#[inline(always)]
 fn evaluate<T: Scalar, const B: usize>(
     job: &Job<'_>,
     stack: &mut [[T; B]; MAX_DEPTH],

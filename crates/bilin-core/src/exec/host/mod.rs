@@ -2,6 +2,7 @@
 //! buffers the host can read share it and bring their own [`Workers`].
 
 mod convert;
+mod elementary;
 mod index;
 mod map;
 mod reduce;
@@ -13,11 +14,27 @@ pub use reduce::reduce;
 
 use crate::shape::error::{Error, OpName, Result};
 
+/// Code to compile once per instruction set; `run` is `#[inline(always)]`.
+pub trait Work {
+    /// What it returns.
+    type Output;
+    /// The code.
+    fn run(self) -> Self::Output;
+}
+
 /// Who does the work on consecutive chunks of a result.
 pub trait Workers: Sync {
     /// Calls `run(i, chunk)` for every chunk of `chunk_bytes` bytes (the last may be shorter). `cost` counts elementary
     /// operations over all chunks; what is too small for threads runs on the caller's.
     fn chunks(&self, bytes: &mut [u8], chunk_bytes: usize, cost: usize, run: &(dyn Fn(usize, &mut [u8]) + Sync));
+
+    /// Runs work, compiled for a richer instruction set where there is one. Bits don't depend on it.
+    fn compiled<W: Work>(&self, work: W) -> W::Output
+    where
+        Self: Sized,
+    {
+        work.run()
+    }
 }
 
 /// The caller's thread alone.

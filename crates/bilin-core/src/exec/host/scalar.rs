@@ -1,6 +1,7 @@
 //! The scalar primitives of [`Prim`](crate::exec::map_expr::Prim) over the five compute types.
 
 use super::convert::Compute;
+use super::elementary;
 use crate::shape::dtype::{c64, c128};
 
 /// Arithmetic of a compute type. What a kind of number hasn't is refused when the expression is made and returns the
@@ -156,8 +157,13 @@ impl Scalar for i64 {
 }
 
 macro_rules! float {
-    ($t:ident, $erf:path, $erfc:path) => {
+    ($t:ident, $($name:ident: $function:expr),*) => {
         impl Scalar for $t {
+            $(
+                fn $name(self) -> $t {
+                    ($function)(self)
+                }
+            )*
             fn constant(x: f64) -> $t {
                 x as $t
             }
@@ -200,32 +206,8 @@ macro_rules! float {
             fn sign(self) -> $t {
                 if self == 0.0 || self != self { self } else { self.signum() }
             }
-            fn exp(self) -> $t {
-                $t::exp(self)
-            }
-            fn log(self) -> $t {
-                self.ln()
-            }
-            fn log1p(self) -> $t {
-                self.ln_1p()
-            }
-            fn expm1(self) -> $t {
-                self.exp_m1()
-            }
             fn sqrt(self) -> $t {
                 $t::sqrt(self)
-            }
-            fn tanh(self) -> $t {
-                $t::tanh(self)
-            }
-            fn sigmoid(self) -> $t {
-                1.0 / (1.0 + $t::exp(-self))
-            }
-            fn erf(self) -> $t {
-                $erf(self)
-            }
-            fn erfc(self) -> $t {
-                $erfc(self)
             }
             fn sin(self) -> $t {
                 $t::sin(self)
@@ -248,8 +230,28 @@ macro_rules! float {
         }
     };
 }
-float!(f32, libm::erff, libm::erfcf);
-float!(f64, libm::erf, libm::erfc);
+float!(
+    f32,
+    exp: elementary::exp,
+    log: elementary::log,
+    log1p: elementary::log1p,
+    expm1: elementary::expm1,
+    tanh: elementary::tanh,
+    sigmoid: elementary::sigmoid,
+    erf: elementary::erf,
+    erfc: elementary::erfc
+);
+float!(
+    f64,
+    exp: f64::exp,
+    log: f64::ln,
+    log1p: f64::ln_1p,
+    expm1: f64::exp_m1,
+    tanh: f64::tanh,
+    sigmoid: |x: f64| 1.0 / (1.0 + f64::exp(-x)),
+    erf: libm::erf,
+    erfc: libm::erfc
+);
 
 macro_rules! complex {
     ($t:ident, $part:ident) => {

@@ -1,0 +1,192 @@
+//! Results behind one interface per accumulator.
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use super::disjoint::Shared;
+use super::element::{Acc, Convert};
+use super::operand::is_same;
+use super::steps::Steps;
+use crate::arch::vector::MOST_LANES;
+use crate::arch::{Isa, Work};
+
+/// Where a result goes.
+pub(crate) trait Sink<A: Acc>: Sync {
+    /// The elements, where they stand in memory as real accumulators.
+    fn plain(&self) -> Option<&Shared<'_, A::Part>>;
+    /// Writes, or adds, `src` from `at`, `step` apart.
+    fn scatter(&self, at: isize, step: isize, src: &[A]);
+    /// Bytes of an element.
+    fn width(&self) -> usize;
+    /// Writes, or adds, rows of `width` elements to `base` plus each of `rows` plus each of `columns`, as many as there are of
+    /// these.
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]);
+    /// Writes, or adds, elements at `base` plus each of `columns`. `src` holds them as a tile row does.
+    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
+}
+
+/// A typed result.
+pub(crate) struct Out<'a, T, A: Acc, F> {
+    /// Its memory.
+    pub data: Shared<'a, T>,
+    /// The same as real accumulators, where it is that.
+    pub plain: Option<Shared<'a, A::Part>>,
+    /// Whether elements, which are accumulators then, are added to.
+    pub adds: bool,
+    /// The conversion.
+    pub convert: PhantomData<F>,
+}
+
+impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
+    /// From the memory.
+    pub(crate) fn new(data: &'a mut [T], adds: bool) -> Self {
+        if A::PARTS == 1 && is_same::<T, A>() {
+            // The types are one, so the cast can't fail.
+            let parts = bytemuck::cast_slice_mut::<T, A::Part>(data);
+            return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), adds, convert: PhantomData };
+        }
+        Out { data: Shared::new(data), plain: None, adds, convert: PhantomData }
+    }
+
+    /// A run of a result that is added to.
+    #[inline(always)]
+    fn sums(&self, at: isize, len: usize) -> &mut [A] {
+        match &self.plain {
+            Some(out) => bytemuck::cast_slice_mut(out.run(at, len)),
+            None => bytemuck::cast_slice_mut(self.data.run(at, len)),
+        }
+    }
+}
+
+/// An element of a tile row.
+#[inline(always)]
+fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
+    if A::PARTS == 2 {
+        let first = at / lanes * 2 * lanes + at % lanes;
+        A::from_parts(row[first], row[first + lanes])
+    } else {
+        bytemuck::cast_slice::<A::Part, A>(row)[at]
+    }
+}
+
+/// A block on its way into the result.
+struct Stored<'a, 'o, T, A: Acc, F> {
+    out: &'a Out<'o, T, A, F>,
+    base: isize,
+    rows: &'a [isize],
+    columns: Steps<'a>,
+    width: usize,
+    src: &'a [A],
+}
+
+impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, A, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let Stored { out, base, rows, columns, width, src } = self;
+        let (dense, count) = (columns.stride == Some(1), columns.at.len());
+        for (&row, line) in rows.iter().zip(src.chunks_exact(width)) {
+            if dense && !out.adds && out.plain.is_none() {
+                let (to, to_rest) = out.data.run(base + row + columns.at[0], count).as_chunks_mut::<16>();
+                let (from, from_rest) = line[..count].as_chunks::<16>();
+                for (to, from) in to.iter_mut().zip(from) {
+                    let from = *from;
+                    for i in 0..16 {
+                        to[i] = F::convert(from[i]);
+                    }
+                }
+                for (to, &from) in to_rest.iter_mut().zip(from_rest) {
+                    *to = F::convert(from);
+                }
+                continue;
+            }
+            if dense {
+                out.scatter(base + row + columns.at[0], 1, &line[..count]);
+            } else {
+                for (&column, x) in columns.at.iter().zip(line) {
+                    out.scatter(base + row + column, 1, std::slice::from_ref(x));
+                }
+            }
+        }
+    }
+}
+
+/// A row of complex sums, parts apart, on its way to neighbours of the result.
+struct Joined<'a, 'o, T, A: Acc, F> {
+    out: &'a Out<'o, T, A, F>,
+    at: isize,
+    count: usize,
+    lanes: usize,
+    src: &'a [A::Part],
+}
+
+impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Joined<'_, '_, T, A, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let Joined { out, at, count, lanes, src } = self;
+        let mut group = [A::default(); MOST_LANES];
+        for (from, parts) in (0..count).step_by(lanes).zip(src.chunks_exact(2 * lanes)) {
+            let (re, im) = parts.split_at(lanes);
+            for ((x, &re), &im) in group.iter_mut().zip(re).zip(im) {
+                *x = A::from_parts(re, im);
+            }
+            out.scatter(at + from as isize, 1, &group[..lanes.min(count - from)]);
+        }
+    }
+}
+
+impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F> {
+    fn plain(&self) -> Option<&Shared<'_, A::Part>> {
+        self.plain.as_ref()
+    }
+
+    fn scatter(&self, at: isize, step: isize, src: &[A]) {
+        if self.adds {
+            let len = if step == 1 { src.len().max(1) } else { 1 };
+            for (i, part) in src.chunks(len).enumerate() {
+                for (sum, &x) in self.sums(at + i as isize * step, len).iter_mut().zip(part) {
+                    *sum = sum.plus(x);
+                }
+            }
+        } else if let Some(out) = &self.plain {
+            let src: &[A::Part] = bytemuck::cast_slice(src);
+            if step == 1 {
+                out.run(at, src.len()).copy_from_slice(src);
+            } else {
+                for (i, &x) in src.iter().enumerate() {
+                    out.write(at + i as isize * step, x);
+                }
+            }
+        } else if step == 1 {
+            for (d, &x) in self.data.run(at, src.len()).iter_mut().zip(src) {
+                *d = F::convert(x);
+            }
+        } else {
+            for (i, &x) in src.iter().enumerate() {
+                self.data.write(at + i as isize * step, F::convert(x));
+            }
+        }
+    }
+
+    fn width(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]) {
+        isa.with(Stored { out: self, base, rows, columns, width, src });
+    }
+
+    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {
+        if A::PARTS == 1 && columns.stride == Some(1) {
+            return self.store_block(isa, base, &[0], columns, columns.at.len(), bytemuck::cast_slice(src));
+        }
+        if A::PARTS == 2 && columns.stride == Some(1) {
+            return isa.with(Joined { out: self, at: base + columns.at[0], count: columns.at.len(), lanes, src });
+        }
+        for (j, &c) in columns.at.iter().enumerate() {
+            self.scatter(base + c, 1, &[element::<A>(src, j, lanes)]);
+        }
+    }
+}
