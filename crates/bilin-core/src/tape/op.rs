@@ -60,6 +60,32 @@ pub struct Saves {
     pub outputs: u64,
 }
 
+/// An op that somebody keeps.
+#[derive(Debug, Clone)]
+pub(crate) enum KeptOp {
+    /// One of a table: a record of it costs no memory of its own.
+    Static(&'static dyn Op),
+    /// One made for a call.
+    Shared(Arc<dyn Op>),
+}
+
+impl std::ops::Deref for KeptOp {
+    type Target = dyn Op;
+    #[inline]
+    fn deref(&self) -> &(dyn Op + 'static) {
+        match self {
+            KeptOp::Static(op) => *op,
+            KeptOp::Shared(op) => op.as_ref(),
+        }
+    }
+}
+
+impl From<Arc<dyn Op>> for KeptOp {
+    fn from(op: Arc<dyn Op>) -> KeptOp {
+        KeptOp::Shared(op)
+    }
+}
+
 /// Another op and its operands, for the same results.
 pub type Rewritten = (Arc<dyn Op>, SmallVec<[Tensor; 2]>);
 
