@@ -13,7 +13,7 @@ use crate::exec::launch::View;
 use crate::schema::{AmpPolicy, Arity, OpSchema, modes};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Grads, Inference, Meta, Node, NodeInput, Op, Saved, Tangents, Tensor, clear_held, last_sequence};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Node, NodeInput, Op, Saved, Tangents, Tensor, clear_held, last_sequence};
 
 type Body = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 
@@ -57,7 +57,7 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + '
     }
     let views: Vec<View> = results.iter().map(|t| t.view().clone()).collect();
     let op = Checkpoint { body: Some(Box::new(f)), operands: operands.len(), origins: origins.len(), scope: modes::autocast_dtype() };
-    let node = Node::record_chosen(Arc::new(op), origins, metas, &views, &operands, Vec::new());
+    let node = Node::record_chosen(KeptOp::Shared(Arc::new(op)), origins, metas, &views, &operands, Vec::new());
     let rebased = results.iter().zip(views).enumerate().map(|(index, (t, view))| {
         let edge = t.requires_grad().then(|| Edge { node: node.clone(), index });
         Tensor::with_history(view, edge, t.tangents().iter().cloned().collect())
@@ -92,7 +92,7 @@ fn stand_in(t: &Tensor) -> Tensor {
     let input = t.node_input();
     let wanted = input.slot().map_or(t.dtype(), |slot| slot.grad_dtype());
     let view = std::slice::from_ref(t.view());
-    let node = Node::record_chosen(Arc::new(Operand), smallvec![input], smallvec![meta], view, &[], Vec::new());
+    let node = Node::record_chosen(KeptOp::Static(&Operand), smallvec![input], smallvec![meta], view, &[], Vec::new());
     if let Some(slot) = node.0.outputs.first() {
         slot.set_grad_dtype(wanted);
     }

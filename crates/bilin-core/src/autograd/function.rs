@@ -11,7 +11,7 @@ use crate::ops::{each_lane, push_forward};
 use crate::schema::{self, OpSchema, modes};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
-use crate::tape::{Edge, Grads, Inference, Meta, Node, Op, Saved, SavedValue, Tangents, Tensor, Tensors, clear_held};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Node, Op, Saved, SavedValue, Tangents, Tensor, Tensors, clear_held};
 
 /// A function whose gradient the user writes. Fields hold the arguments that are no tensors.
 ///
@@ -218,13 +218,13 @@ fn run(call: &Arc<Call>, inputs: &[&Tensor]) -> Result<(Tensors, Vec<(Role, Tens
     saved.extend(ctx.constants.iter().map(|t| (Role::Constant, t.detach())));
     let views: SmallVec<[View; 1]> = results.iter().map(|t| t.view().clone()).collect();
     let recomputes = has_tangents && saved.iter().any(|(role, _)| matches!(role, Role::Result(_)));
-    let recorded: Arc<dyn Op> = Arc::new(Recorded {
+    let recorded = KeptOp::Shared(Arc::new(Recorded {
         call: call.clone(),
         roles: saved.iter().map(|(role, _)| *role).collect(),
         devices: results.iter().map(|t| t.device().clone()).collect(),
         has_tangents,
         recomputes,
-    });
+    }));
     let node = records.then(|| {
         let chosen =
             if recomputes { Vec::new() } else { saved.iter().enumerate().map(|(i, s)| kept(i, s, inputs.len(), results.len())).collect() };
@@ -395,7 +395,8 @@ impl fmt::Debug for Unmoved {
 
 fn unmoved(error: Error, node: &Node, t: &Tensor) -> Tensor {
     let (inputs, metas) = (node.0.inputs.clone(), node.0.input_metas.clone());
-    let behind = Node::record_chosen(Arc::new(Unmoved(error)), inputs, metas, std::slice::from_ref(t.view()), &[], Vec::new());
+    let behind =
+        Node::record_chosen(KeptOp::Shared(Arc::new(Unmoved(error))), inputs, metas, std::slice::from_ref(t.view()), &[], Vec::new());
     Tensor::with_history(t.view().clone(), Some(Edge { node: behind, index: 0 }), Tangents::new())
 }
 

@@ -11,25 +11,39 @@ use crate::schema::profiler::{self, Run, Watch};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Grads, Inference, Meta, Metas, Node, Op, Tangents, Tensor, Tensors, Written};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Metas, Node, Op, Tangents, Tensor, Tensors, Written};
 
 /// Runs an op: devices → determinism → effective dtypes → `infer` → casts → eval → record. Everything is checked before
 /// anything is cast or allocated.
 pub fn apply(op: Arc<dyn Op>, inputs: &[&Tensor]) -> Result<Tensors> {
-    road(Call { op: op.as_ref(), share: &|| op.clone() }, inputs)
+    apply_kept(&op.into(), inputs)
 }
 
 /// [`apply`] for an op with one result.
 pub fn apply_one<O: Op + Clone>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
-    let out = road(Call { op: &op, share: &|| Arc::new(op.clone()) }, inputs)?.pop();
-    out.ok_or_else(|| Error::invalid(op.schema().name, "outputs", 0, "want one result"))
+    one(Call { op: &op, keep: &|| KeptOp::Shared(Arc::new(op.clone())) }, inputs)
+}
+
+/// [`apply_one`] for an op of a table.
+pub(crate) fn apply_static(op: &'static dyn Op, inputs: &[&Tensor]) -> Result<Tensor> {
+    one(Call { op, keep: &|| KeptOp::Static(op) }, inputs)
+}
+
+/// [`apply`] for an op that is kept already.
+pub(crate) fn apply_kept(op: &KeptOp, inputs: &[&Tensor]) -> Result<Tensors> {
+    road(Call { op: &**op, keep: &|| op.clone() }, inputs)
+}
+
+fn one(call: Call<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+    let name = call.op.schema().name;
+    road(call, inputs)?.pop().ok_or_else(|| Error::invalid(name, "outputs", 0, "want one result"))
 }
 
 /// An op that is borrowed until somebody keeps it.
 #[derive(Clone, Copy)]
 struct Call<'a> {
     op: &'a dyn Op,
-    share: &'a dyn Fn() -> Arc<dyn Op>,
+    keep: &'a dyn Fn() -> KeptOp,
 }
 
 /// What an op would give for these operands, or why it can't; their facts as the op sees them, and whether casts bring them there.
@@ -54,7 +68,7 @@ fn road(call: Call<'_>, inputs: &[&Tensor]) -> Result<Tensors> {
     let modes = modes::current();
     let (Inference { outputs, lowered }, metas, is_cast) = check(call.op, inputs, modes)?;
     let lowered = lowered.as_ref();
-    let call = Call { op: lowered.map_or(call.op, |op| op.as_ref()), share: &|| lowered.map_or_else(call.share, Clone::clone) };
+    let call = Call { op: lowered.map_or(call.op, |op| &**op), keep: &|| lowered.map_or_else(call.keep, KeptOp::clone) };
     if !is_cast {
         return run(call, inputs, &metas, &outputs, modes);
     }
@@ -97,16 +111,16 @@ pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DT
 
 fn run(call: Call<'_>, inputs: &[&Tensor], metas: &Metas, outputs: &[Meta], modes: Modes) -> Result<Tensors> {
     if inputs.iter().any(|t| t.lanes().is_some()) {
-        return vmap::run(&(call.share)(), inputs, outputs);
+        return vmap::run(&(call.keep)(), inputs, outputs);
     }
     let records = modes.records && inputs.iter().any(|t| t.requires_grad());
     // Without a record the strides of a view say all there is to save.
     match if records { call.op.rewrite(inputs) } else { None } {
         Some((other, others)) => {
-            let written = Written::new((call.share)(), inputs, metas.clone());
+            let written = Written::new((call.keep)(), inputs, metas.clone());
             let others: SmallVec<[&Tensor; 2]> = others.iter().collect();
             let metas = others.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
-            let call = Call { op: other.as_ref(), share: &|| other.clone() };
+            let call = Call { op: other.as_ref(), keep: &|| other.clone().into() };
             evaluate(call, &others, outputs, modes, Some((&metas, Some(written))))
         }
         None => evaluate(call, inputs, outputs, modes, records.then_some((metas, None))),
@@ -141,7 +155,7 @@ fn finish(call: Call<'_>, inputs: &[&Tensor], views: Views, modes: Modes, record
         inputs.iter().for_each(|t| need.push(t.requires_grad()));
         let keep = op.saves(&need);
         let grad_dtype = |dtype| grad_dtype(inputs, op, dtype);
-        Node::record((call.share)(), inputs, metas, &views, grad_dtype, keep, has_tangents && keep.outputs != 0, written)
+        Node::record((call.keep)(), inputs, metas, &views, grad_dtype, keep, has_tangents && keep.outputs != 0, written)
     });
     let mut results = Tensors::new();
     for (index, view) in views.into_iter().enumerate() {
@@ -151,7 +165,7 @@ fn finish(call: Call<'_>, inputs: &[&Tensor], views: Views, modes: Modes, record
         };
         results.push(Tensor::with_history(view, edge, Tangents::new()));
     }
-    if has_tangents { push_forward(&(call.share)(), inputs, results, level) } else { Ok(results) }
+    if has_tangents { push_forward(&(call.keep)(), inputs, results, level) } else { Ok(results) }
 }
 
 /// Adds the one result of an op to `sum`, an untracked tensor of its shape and dtype that nobody else holds: the same bits as
@@ -210,7 +224,7 @@ fn grad_dtype(inputs: &[&Tensor], op: &dyn Op, own: DType) -> DType {
 
 /// Tangents of the results, level by level from the outermost. A level's tangent is computed with only the levels
 /// outside it flowing, so nested levels never mix.
-pub(crate) fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
+pub(crate) fn push_forward(op: &KeptOp, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
     let mut levels: SmallVec<[u32; 2]> = inputs.iter().flat_map(|t| t.tangents()).map(|(l, _)| *l).filter(|l| *l <= level).collect();
     levels.sort_unstable();
     levels.dedup();
@@ -233,12 +247,12 @@ pub(crate) fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensor
     Ok(outputs.into_iter().zip(collected).map(|(o, t)| if t.is_empty() { o } else { o.with_tangents(t) }).collect())
 }
 
-fn replace_each(op: &Arc<dyn Op>, inputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
+fn replace_each(op: &KeptOp, inputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
     let mut sum: Grads = Grads::new();
     for (i, tangent) in tangents.iter().enumerate() {
         let Some(tangent) = tangent else { continue };
         let operands: SmallVec<[&Tensor; 4]> = inputs.iter().enumerate().map(|(j, x)| if i == j { tangent } else { x }).collect();
-        for (j, part) in apply(op.clone(), &operands)?.into_iter().enumerate() {
+        for (j, part) in apply_kept(op, &operands)?.into_iter().enumerate() {
             match sum.get_mut(j) {
                 Some(slot) => {
                     *slot = match slot.take() {
@@ -274,7 +288,7 @@ pub(crate) fn run_vjp_onto(
     let _plain = modes::set_autocast(None);
     let mut saved = node.unpack()?;
     if node.0.recomputes {
-        let outputs = saved.all_inputs().map(|inputs| apply(node.0.op.clone(), &inputs)).transpose()?;
+        let outputs = saved.all_inputs().map(|inputs| apply_kept(&node.0.op, &inputs)).transpose()?;
         saved.set_outputs(outputs.into_iter().flatten());
     }
     let watches = modes::is_detecting_anomaly();

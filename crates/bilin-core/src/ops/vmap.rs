@@ -1,14 +1,12 @@
 //! Several lanes at once: an op over tensors that stand for many values runs once, over operands with one more axis.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
-use super::apply::apply;
+use super::apply::apply_kept;
 use super::index::stack;
 use crate::shape::error::Result;
 use crate::shape::layout::Dims;
-use crate::tape::{Grads, Lanes, Meta, Op, Tensor, Tensors, Vmap};
+use crate::tape::{Grads, KeptOp, Lanes, Meta, Tensor, Tensors, Vmap};
 
 /// The deepest level of lanes among tensors, and their number.
 fn deepest<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Option<(u32, usize)> {
@@ -24,30 +22,30 @@ fn at_level(t: &Tensor, level: u32) -> Option<&Lanes> {
 type Arrange<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
 
 /// Runs an op of which an operand stands for several values; `outputs` are the results of one lane.
-pub(super) fn run(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
+pub(super) fn run(op: &KeptOp, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
     let Some((level, lanes)) = deepest(inputs.iter().copied()) else { return Ok(Tensors::new()) };
     let differs: SmallVec<[bool; 4]> = inputs.iter().map(|t| at_level(t, level).is_some()).collect();
     let metas: SmallVec<[Meta; 2]> = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
-    let (op, arrange): (_, Arrange<'_>) = match op.vmap(lanes, &differs, &metas) {
+    let (op, arrange): (KeptOp, Arrange<'_>) = match op.vmap(lanes, &differs, &metas) {
         Vmap::Each => {
             let operands: SmallVec<[Option<Tensor>; 2]> = inputs.iter().map(|t| Some((*t).clone())).collect();
-            let one = &mut |x: &[Option<Tensor>]| Ok(apply(op.clone(), &refs(x))?.into_iter().map(Some).collect());
+            let one = &mut |x: &[Option<Tensor>]| Ok(apply_kept(op, &refs(x))?.into_iter().map(Some).collect());
             return Ok(each_lane(&operands, one)?.into_iter().flatten().collect());
         }
         // The new axis stands before the result's; a shorter operand gets axes of length 1 behind it.
-        Vmap::Broadcast(other) => (other.unwrap_or_else(|| op.clone()), &|t| {
+        Vmap::Broadcast(other) => (other.map_or_else(|| op.clone(), KeptOp::from), &|t| {
             let Some(Lanes { stack, .. }) = at_level(t, level) else { return Ok(t.clone()) };
             let rank = outputs.first().map_or(0, |o| o.shape.len());
             (t.rank()..rank).try_fold(stack.clone(), |s, _| s.unsqueeze(1))
         }),
-        Vmap::All(op) => (op, &|t| match at_level(t, level) {
+        Vmap::All(op) => (op.into(), &|t| match at_level(t, level) {
             Some(lanes) => Ok(lanes.stack.clone()),
             None => t.broadcast_to(std::iter::once(lanes).chain(t.shape().iter().copied()).collect::<Dims>()),
         }),
-        Vmap::Some(op) => (op, &|t| Ok(at_level(t, level).map_or(t, |l| &l.stack).clone())),
+        Vmap::Some(op) => (op.into(), &|t| Ok(at_level(t, level).map_or(t, |l| &l.stack).clone())),
     };
     let operands: Result<SmallVec<[Tensor; 2]>> = inputs.iter().map(|t| arrange(t)).collect();
-    let stacks = apply(op, &operands?.iter().collect::<SmallVec<[&Tensor; 2]>>())?;
+    let stacks = apply_kept(&op, &operands?.iter().collect::<SmallVec<[&Tensor; 2]>>())?;
     Ok(stacks.into_iter().map(|s| Tensor::from_lanes(level, s)).collect())
 }
 

@@ -16,7 +16,7 @@ pub struct Loop<const N: usize> {
 }
 
 /// Nested loops, outermost first.
-pub type Loops<const N: usize> = SmallVec<[Loop<N>; 4]>;
+pub type Loops<const N: usize> = SmallVec<[Loop<N>; 2]>;
 /// Loops of one role of a product: few, so that a plan is small to move.
 type RoleLoops = SmallVec<[Loop<3>; 2]>;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::op::{Meta, Metas, Op};
+use super::op::{KeptOp, Meta, Metas};
 use super::ruins::{Ruin, clear};
 use super::tensor::{Tangents, Tensor};
 use crate::exec::launch::View;
@@ -259,13 +259,13 @@ impl<'a> Saved<'a> {
 
 /// An op as the user wrote it, where the one recorded reads the sources of its operands: for gradients of these operands.
 pub(crate) struct Written {
-    pub(crate) op: Arc<dyn Op>,
+    pub(crate) op: KeptOp,
     pub(crate) inputs: SmallVec<[NodeInput; 2]>,
     pub(crate) metas: Metas,
 }
 
 impl Written {
-    pub(crate) fn new(op: Arc<dyn Op>, inputs: &[&Tensor], metas: Metas) -> Written {
+    pub(crate) fn new(op: KeptOp, inputs: &[&Tensor], metas: Metas) -> Written {
         Written { op, inputs: inputs.iter().map(|t| t.node_input()).collect(), metas }
     }
 }
@@ -275,7 +275,7 @@ impl Written {
 pub struct Node(pub(crate) Arc<NodeInner>);
 
 pub(crate) struct NodeInner {
-    pub(crate) op: Arc<dyn Op>,
+    pub(crate) op: KeptOp,
     pub(crate) sequence: u64,
     pub(crate) inputs: SmallVec<[NodeInput; 2]>,
     pub(crate) input_metas: Metas,
@@ -297,7 +297,7 @@ impl Node {
     /// Records `op`; `views` are its results, `keep` says which operands and results its gradients read.
     #[expect(clippy::too_many_arguments, reason = "the facts of one node")]
     pub(crate) fn record(
-        op: Arc<dyn Op>,
+        op: KeptOp,
         inputs: &[&Tensor],
         metas: &Metas,
         views: &[View],
@@ -329,7 +329,7 @@ impl Node {
 
     /// Records `op` with operands that may be no tensors of the caller's, and `chosen` values beside the operands.
     pub(crate) fn record_chosen(
-        op: Arc<dyn Op>,
+        op: KeptOp,
         inputs: SmallVec<[NodeInput; 2]>,
         input_metas: Metas,
         views: &[View],
@@ -345,7 +345,7 @@ impl Node {
     #[expect(clippy::too_many_arguments, reason = "the facts of one node")]
     #[inline]
     fn build(
-        op: Arc<dyn Op>,
+        op: KeptOp,
         inputs: SmallVec<[NodeInput; 2]>,
         input_metas: Metas,
         views: &[View],

@@ -39,7 +39,7 @@ pub struct Inference {
     /// The results.
     pub outputs: SmallVec<[Meta; 1]>,
     /// The op that does the work and is recorded, under the user's schema, where that is another.
-    pub lowered: Option<Arc<dyn Op>>,
+    pub lowered: Option<KeptOp>,
 }
 
 impl Inference {
@@ -58,6 +58,32 @@ pub struct Saves {
     pub inputs: u64,
     /// Results.
     pub outputs: u64,
+}
+
+/// An op that somebody keeps.
+#[derive(Debug, Clone)]
+pub enum KeptOp {
+    /// One of a table: a record of it costs no memory of its own.
+    Static(&'static dyn Op),
+    /// One made for a call.
+    Shared(Arc<dyn Op>),
+}
+
+impl std::ops::Deref for KeptOp {
+    type Target = dyn Op;
+    #[inline]
+    fn deref(&self) -> &(dyn Op + 'static) {
+        match self {
+            KeptOp::Static(op) => *op,
+            KeptOp::Shared(op) => op.as_ref(),
+        }
+    }
+}
+
+impl From<Arc<dyn Op>> for KeptOp {
+    fn from(op: Arc<dyn Op>) -> KeptOp {
+        KeptOp::Shared(op)
+    }
 }
 
 /// Another op and its operands, for the same results.

@@ -6,7 +6,7 @@ use super::{Gives, eval_map, gives, pair, times_conj};
 use crate::exec::call::Conj;
 use crate::exec::launch::View;
 use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
-use crate::ops::apply::apply_one;
+use crate::ops::apply::apply_static;
 use crate::ops::cast::astype;
 use crate::ops::contract::contract;
 use crate::ops::reduce::sum_to;

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{eval_map, pair};
 use crate::exec::launch::View;
 use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
-use crate::ops::apply::apply_one;
+use crate::ops::apply::apply_static;
 use crate::ops::registry::{OpEntry, Sample, Values};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;

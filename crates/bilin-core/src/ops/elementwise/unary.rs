@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{Gives, eval_map, gives, times_conj};
 use crate::exec::launch::View;
 use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
-use crate::ops::apply::apply_one;
+use crate::ops::apply::{apply_one, apply_static};
 use crate::ops::cast::astype;
 use crate::ops::registry::{OpEntry, Sample, Values};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
@@ -206,7 +206,8 @@ macro_rules! unary_methods {
         impl Tensor {$(
             $(#[$doc])*
             pub fn $name(&self) -> Result<Tensor> {
-                apply_one(UnaryOp(&$table), &[self])
+                static OP: UnaryOp = UnaryOp(&$table);
+                apply_static(&OP, &[self])
             }
         )*}
     };
