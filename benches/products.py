@@ -112,6 +112,8 @@ def numpy_run(case: dict[str, Any], clock: Callable[[], float]) -> Run | None:
 
     if case.get("mode") or case["dtype"] == "bfloat16":
         return None
+    if case["dtype"] not in ("float32", "float64", "complex64", "complex128") and flops(case) > 3e8:
+        return None  # Without BLAS it takes seconds to minutes.
     random = np.random.default_rng(1)
     a, b = (viewed((random.random(shape) * 9).astype(case["dtype"]), view) for shape, view in (stored(case, s) for s in ("lhs", "rhs")))
     if case["op"] == "outer":
