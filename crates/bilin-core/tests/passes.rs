@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bilin_core::autograd::{self, BackwardOptions, GradOptions};
 use bilin_core::exec::reference::ReferenceBackend;
-use bilin_core::schema::modes::set_autocast;
+use bilin_core::schema::modes::{autocast_dtype, set_autocast};
 use bilin_core::{DType, Device, Error, Result, Rng, Tensor, concat, no_grad};
 
 fn dev() -> Device {
@@ -117,12 +117,22 @@ fn a_checkpoint_restores_random_numbers_and_the_autocast_scope() {
         seen.lock().unwrap().push(y.dtype());
         Ok(vec![y])
     };
-    let y = {
-        let _scope = set_autocast(Some(DType::Bf16));
-        autograd::checkpoint(product, &[&a]).unwrap().remove(0)
-    };
-    sum(&y).unwrap().backward().unwrap();
-    assert_eq!(*dtypes.lock().unwrap(), [DType::Bf16; 2]);
+    // The scope of the call, in whatever scope and thread backward runs.
+    for (scope, dtype) in [(Some(DType::Bf16), DType::Bf16), (None, DType::F32)] {
+        for other in [None, Some(DType::F32), Some(DType::Bf16)] {
+            let y = {
+                let _scope = set_autocast(scope);
+                autograd::checkpoint(product.clone(), &[&a]).unwrap().remove(0)
+            };
+            let backward = || {
+                let _scope = set_autocast(other);
+                sum(&y).unwrap().backward().unwrap();
+                assert_eq!(autocast_dtype(), other);
+            };
+            std::thread::scope(|s| s.spawn(backward).join().unwrap());
+            assert_eq!(std::mem::take(&mut *dtypes.lock().unwrap()), [dtype; 2]);
+        }
+    }
 }
 
 #[test]
@@ -190,6 +200,82 @@ fn leaf_hooks_run_before_accumulation_and_post_hooks_after() {
     y.backward().unwrap();
     assert_eq!(log.lock().unwrap().len(), 5);
     assert!(x.neg().unwrap().register_post_accumulate_grad_hook(|_| Ok(())).is_err());
+}
+
+#[test]
+fn a_retained_gradient_is_the_sum_of_its_consumers_and_adds_up_pass_by_pass() {
+    let x = leaf(&[1., 2., 3.]);
+    let y = x.mul_scalar(2.0).unwrap();
+    y.retain_grad().unwrap();
+    // Three consumers: 3y + y·y + the second element of y.
+    let parts = [y.mul_scalar(3.0).unwrap(), y.mul(&y).unwrap(), y.narrow(0, 1, 1).unwrap()].map(|t| sum(&t).unwrap());
+    let loss = parts[0].add(&parts[1]).unwrap().add(&parts[2]).unwrap();
+    loss.backward_with(keeping()).unwrap();
+    // 3 + 2y, and 1 for the second.
+    let once = vec![7., 12., 15.];
+    let held = y.grad().unwrap();
+    assert_eq!(values(&held), once);
+    loss.backward_with(keeping()).unwrap();
+    assert_eq!(values(&y.grad().unwrap()), [14., 24., 30.]);
+    assert_eq!((values(&held), values(&x.grad().unwrap())), (once.clone(), vec![28., 48., 60.]), "what somebody holds stays");
+    y.zero_grad();
+    assert!(y.grad().is_none());
+    y.set_grad(Some(y.detach().ones_like().unwrap())).unwrap();
+    loss.backward().unwrap();
+    assert_eq!(values(&y.grad().unwrap()), [8., 13., 16.]);
+    // Its memory is its own: neither the cotangent's nor another gradient's.
+    let (y, g) = (x.reshape([3, 1]).unwrap(), Tensor::ones([3, 1], DType::F64, &dev()).unwrap());
+    y.retain_grad().unwrap();
+    x.zero_grad();
+    y.backward_with(BackwardOptions { gradient: Some(g.clone()), ..Default::default() }).unwrap();
+    y.grad().unwrap().fill_(9.0).unwrap();
+    assert_eq!((values(&g), values(&x.grad().unwrap())), (vec![1.; 3], vec![1.; 3]));
+}
+
+#[test]
+fn hooks_run_for_tensors_of_the_pass_once_each() {
+    let (x, w) = (leaf(&[1., 2.]), leaf(&[3., 4.]));
+    let [y, other] = [x.mul(&w).unwrap(), x.exp().unwrap()];
+    // Two consumers of y and two roots.
+    let roots = [sum(&y.mul(&y).unwrap()).unwrap(), sum(&y.mul_scalar(2.0).unwrap()).unwrap()];
+    let unused = other.mul_scalar(2.0).unwrap();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let watch = |name: &'static str, t: &Tensor| {
+        let log = log.clone();
+        let hook = move |g: &Tensor| {
+            log.lock().unwrap().push((name, values(g)));
+            Ok(None)
+        };
+        t.register_hook(hook).unwrap()
+    };
+    let handles = [("x", &x), ("w", &w), ("y", &y), ("other", &other), ("unused", &unused)].map(|(name, t)| watch(name, t));
+    let seen = || std::mem::take(&mut *log.lock().unwrap());
+    let sorted = |mut all: Vec<(&'static str, Vec<f64>)>| {
+        all.sort_by_key(|(name, _)| *name);
+        all
+    };
+    autograd::backward_all(&[&roots[0], &roots[1]], &[], keeping()).unwrap();
+    // y is (3, 8), its gradient 2y + 2.
+    let by_y = ("y", vec![8., 18.]);
+    assert_eq!(sorted(seen()), [("w", vec![8., 36.]), ("x", vec![24., 72.]), by_y.clone()]);
+    // In `grad`, those on the way to what is asked for, and no others.
+    let ask = |inputs: &[&Tensor]| {
+        let options = GradOptions { retain_graph: Some(true), ..Default::default() };
+        autograd::grad(&[&roots[0], &roots[1]], inputs, options).unwrap();
+        sorted(seen())
+    };
+    assert_eq!(ask(&[&w]), [("w", vec![8., 36.]), by_y.clone()]);
+    assert_eq!(ask(&[&y]), [by_y.clone()]);
+    assert_eq!(ask(&[&y, &x, &y]), [("x", vec![24., 72.]), by_y.clone()]);
+    // What a hook returns flows on, in `grad` as in `backward`.
+    let doubling = y.register_hook(|g| Ok(Some(g.mul_scalar(2.0)?))).unwrap();
+    assert_eq!(ask(&[&w]), [("w", vec![16., 72.]), by_y.clone()]);
+    doubling.remove();
+    doubling.remove();
+    handles[2].remove();
+    sum(&unused).unwrap().backward().unwrap();
+    assert_eq!(seen().iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["unused", "other", "x"]);
+    assert_eq!(ask(&[&w]), [("w", vec![8., 36.])], "a hook that was removed");
 }
 
 #[test]

@@ -127,6 +127,28 @@ fn a_jacobian_runs_each_op_once_for_all_rows() {
     assert_eq!(counts[..2], counts[2..], "kernels of jacrev, jacfwd and hessian over 4 and over 40 directions");
 }
 
+#[test]
+fn a_jacobian_takes_the_mode_with_fewer_directions() {
+    let of = |shape: [usize; 2]| Tensor::randn(shape, DType::F64, &Device::reference(), &mut Rng::new(6)).unwrap();
+    let kernels = |jac: Jacobian, w: &Tensor| {
+        let x = of([w.shape()[1], 1]).reshape([w.shape()[1]]).unwrap();
+        profile(|| drop(jac(&|x| w.matvec(x)?.tanh()?.mul_scalar(3.0), &x).unwrap()))
+            .events()
+            .iter()
+            .map(|e| (e.name.to_string(), e.node, e.flops))
+            .collect::<Vec<_>>()
+    };
+    let [forward, reverse, chosen] = WAYS;
+    let (tall, wide) = (of([12, 3]), of([3, 12]));
+    for w in [&tall, &wide] {
+        assert_ne!(kernels(forward, w), kernels(reverse, w), "the modes can't be told apart");
+    }
+    assert_eq!(kernels(chosen, &wide), kernels(reverse, &wide));
+    // The shape of the result is learned by a call of the function.
+    assert!(kernels(chosen, &tall).ends_with(&kernels(forward, &tall)));
+    assert!(kernels(chosen, &tall).iter().all(|(_, node, _)| node.is_empty()), "no gradient by rows");
+}
+
 /// Reads its cotangent on the host, as no op can over several rows at once.
 struct Sign;
 impl Function for Sign {

@@ -21,7 +21,12 @@ thread_local! {
     static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0, profiles: false, anomaly: false }) };
 }
 
-/// Puts one mode of this thread back when it is dropped.
+/// Puts one mode of this thread back when it is dropped. It stays on its thread:
+///
+/// ```compile_fail,E0277
+/// let guard = bilin_core::set_grad_enabled(false);
+/// std::thread::spawn(move || drop(guard));
+/// ```
 #[must_use = "the mode is put back when the guard is dropped"]
 pub struct ModeGuard {
     restore: fn(&mut Modes, &Modes),
