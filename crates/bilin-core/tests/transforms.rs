@@ -149,6 +149,38 @@ fn a_jacobian_takes_the_mode_with_fewer_directions() {
     assert!(kernels(chosen, &tall).iter().all(|(_, node, _)| node.is_empty()), "no gradient by rows");
 }
 
+/// A change in place has no tangent: it would leave a value beside the tangent of another.
+#[test]
+fn in_place_on_a_value_that_moves_is_refused_in_forward_mode() {
+    let (x, v) = (vector(&[2., 3.]), vector(&[1., 10.]));
+    type Change = fn(&Tensor, &Tensor) -> Result<()>;
+    let changes: [Change; 4] = [|a, b| a.mul_(b), |a, b| a.copy_(b), |a, _| a.fill_(1.0), |a, _| a.zero_()];
+    for change in changes {
+        for guarded in [false, true] {
+            let still = vector(&[5., 7.]);
+            let run = |a: &Tensor, b: &Tensor| if guarded { no_grad(|| change(a, b)) } else { change(a, b) };
+            let moving = |x: &[Tensor]| {
+                let y = x[0].mul_scalar(2.0)?;
+                run(&y, &still)?;
+                Ok(y)
+            };
+            let text = jvp(moving, &[&x], &[&v]).unwrap_err().to_string();
+            assert!(text.contains("_: ") && text.contains("forward mode"), "{text}");
+            // What doesn't move may change.
+            let (y, t) = jvp(|x| run(&still, &vector(&[1., 2.])).and_then(|()| x[0].mul(&still)), &[&x], &[&v]).unwrap();
+            assert_eq!(values(&y), values(&x.mul(&still).unwrap()));
+            assert_eq!(values(&t), values(&v.mul(&still).unwrap()));
+        }
+    }
+    // A source that moves, and a level that is closed.
+    let still = vector(&[5., 7.]);
+    assert!(jvp(|x| still.add_(&x[0]).and_then(|()| x[0].exp()), &[&x], &[&v]).unwrap_err().to_string().contains("forward mode"));
+    assert_eq!(values(&still), [5., 7.]);
+    let mut out = None;
+    jvp(|x| Ok(out.insert(x[0].mul_scalar(2.0)?).clone()), &[&x], &[&v]).unwrap();
+    out.unwrap().fill_(1.0).unwrap();
+}
+
 /// Reads its cotangent on the host, as no op can over several rows at once.
 struct Sign;
 impl Function for Sign {
