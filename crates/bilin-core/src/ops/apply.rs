@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::cast;
 use crate::exec::launch::View;
 use crate::schema::modes;
-use crate::schema::profiler::{self, Direction};
+use crate::schema::profiler::{self, Clock, Direction};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
@@ -143,18 +143,15 @@ fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Opti
 struct Measured {
     start: Instant,
     duration: Duration,
+    clock: Clock,
     memory_before: u64,
 }
 
 fn timed(op: &dyn Op, sources: &[&View], outputs: &[Meta]) -> Result<(SmallVec<[View; 1]>, Option<Measured>)> {
-    let memory = || sources.first().map_or(0, |v| v.storage.device().memory_stats().current_bytes);
-    let (memory_before, start) = (memory(), Instant::now());
-    let views = op.eval(sources, outputs)?;
-    // Work that is only queued has no duration yet.
-    if let Some(view) = views.first() {
-        view.storage.device().sync()?;
-    }
-    let measured = Measured { start, duration: start.elapsed(), memory_before };
+    let device = sources.first().map(|v| v.storage.device());
+    let memory_before = device.map_or(0, |d| d.memory_stats().current_bytes);
+    let (views, start, duration, clock) = profiler::measure(device, || op.eval(sources, outputs))?;
+    let measured = Measured { start, duration, clock, memory_before };
     // A view launches nothing.
     let is_view = views.first().is_some_and(|v| sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
     Ok((views, (!is_view).then_some(measured)))
@@ -167,6 +164,7 @@ impl Measured {
             if let (Some(node), Direction::Forward) = (node, event.direction) {
                 event.sequence = node.0.sequence;
             }
+            event.clock = self.clock;
             event.dtype = outputs.first().map(|o| o.dtype);
             event.shapes = sources.iter().map(|v| v.layout.shape().into()).collect();
             event.flops = op.flops(sources, outputs);

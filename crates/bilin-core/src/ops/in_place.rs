@@ -1,7 +1,5 @@
 //! Ops that change a tensor's memory and count its version.
 
-use std::time::Instant;
-
 use crate::exec::launch::map_into;
 use crate::exec::map_expr::{MapExpr, Prim};
 use crate::schema::{modes, profiler};
@@ -40,12 +38,14 @@ impl Tensor {
             Some(s) => &[s.view()],
             None => &[],
         };
-        let start = modes::is_profiling().then(Instant::now);
-        map_into(&name, &expr, sources, self.view())?;
-        if let Some(start) = start {
-            self.device().sync()?;
+        let work = || map_into(&name, &expr, sources, self.view());
+        if !modes::is_profiling() {
+            work()?;
+        } else {
+            let ((), start, duration, clock) = profiler::measure(Some(self.device()), work)?;
             let bytes = |t: &Tensor| (t.numel() * t.dtype().size_bytes()) as u64;
-            profiler::record(op, start, start.elapsed(), Some(self.device()), |event| {
+            profiler::record(op, start, duration, Some(self.device()), |event| {
+                event.clock = clock;
                 event.dtype = Some(self.dtype());
                 event.shapes = std::iter::once(self).chain(source).map(|t| t.shape().into()).collect();
                 event.bytes = bytes(self) + source.map_or(0, bytes);

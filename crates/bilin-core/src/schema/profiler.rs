@@ -15,6 +15,7 @@ use super::modes::{self, ModeGuard};
 use super::peak::{Peak, peak_of};
 use crate::exec::device::Device;
 use crate::shape::dtype::DType;
+use crate::shape::error::Result;
 use crate::shape::layout::Dims;
 
 /// Which pass an event belongs to.
@@ -26,6 +27,16 @@ pub enum Direction {
     Backward,
     /// A scope of the user's.
     Scope,
+}
+
+/// Whose clock measured a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Clock {
+    /// The host's, from the call until the work was done.
+    #[default]
+    Host,
+    /// The device's own, from the start of its first kernel to the end of its last.
+    Device,
 }
 
 /// One kernel, or one scope.
@@ -54,8 +65,10 @@ pub struct Event {
     pub bytes: u64,
     /// Nanoseconds from the start of the profile.
     pub start_ns: u64,
-    /// Nanoseconds that it took.
+    /// Nanoseconds that it took, by `clock`.
     pub duration_ns: u64,
+    /// Whose clock measured `duration_ns`; `start_ns` is always the host's.
+    pub clock: Clock,
     /// Change of the bytes in use on the device.
     pub memory_change_bytes: i64,
     /// Bytes in use on the device after it.
@@ -75,6 +88,8 @@ pub struct KeyAverage {
     pub calls: u64,
     /// Nanoseconds of all.
     pub total_ns: u64,
+    /// Whose clock measured the first.
+    pub clock: Clock,
     /// FLOPs of all.
     pub flops: u64,
     /// Bytes of all.
@@ -214,6 +229,22 @@ impl Drop for Scope {
     }
 }
 
+/// Runs `work` of a device and says how long it took, by the device's own clock where it has one.
+pub(crate) fn measure<T>(device: Option<&Device>, work: impl FnOnce() -> Result<T>) -> Result<(T, Instant, Duration, Clock)> {
+    let start = Instant::now();
+    let Some(device) = device else { return Ok((work()?, start, start.elapsed(), Clock::Host)) };
+    device.backend().start_clock()?;
+    let start = Instant::now();
+    let out = work();
+    // Stopped whatever came of the work.
+    let own = device.backend().stop_clock();
+    let (out, duration) = (out?, start.elapsed());
+    Ok(match own? {
+        Some(own) => (out, start, own, Clock::Device),
+        None => (out, start, duration, Clock::Host),
+    })
+}
+
 /// Adds an event of `op`; `fill` says the rest.
 pub(crate) fn record(op: &'static str, start: Instant, duration: Duration, device: Option<&Device>, fill: impl FnOnce(&mut Event)) {
     COLLECTOR.with_borrow_mut(|collector| {
@@ -235,6 +266,7 @@ pub(crate) fn record(op: &'static str, start: Instant, duration: Duration, devic
             bytes: 0,
             start_ns: start.saturating_duration_since(c.start).as_nanos() as u64,
             duration_ns: duration.as_nanos() as u64,
+            clock: Clock::Host,
             memory_change_bytes: 0,
             memory_bytes: device.map_or(0, |d| d.memory_stats().current_bytes),
             depth: c.depth,
@@ -281,6 +313,7 @@ impl Profile {
                     node: e.node.clone(),
                     calls: 0,
                     total_ns: 0,
+                    clock: e.clock,
                     flops: 0,
                     bytes: 0,
                     device: e.device.clone(),
@@ -301,7 +334,8 @@ impl Profile {
     ///
     /// The peak of a device is measured the first time that a table asks, in some milliseconds: the best of several products of
     /// 256×256 f32 matrices in FLOP/s, and of several copies of 16 MiB in bytes read and written per second. The share is that
-    /// of the nearer of both limits; work whose operands are in the cache can pass 100 %.
+    /// of the nearer of both limits; work whose operands are in the cache can pass 100 %. A last line names devices whose own
+    /// clock measured the times; else they are the host's.
     pub fn table(&self) -> String {
         let kernels: u64 = self.events.iter().filter(|e| e.direction != Direction::Scope).map(|e| e.duration_ns).sum();
         let peaks: Vec<(&str, Option<Peak>)> = self.devices.iter().map(|d| (d.name(), peak_of(d))).collect();
@@ -321,6 +355,11 @@ impl Profile {
                 k.flops as f64 / ns,
                 k.bytes as f64 / ns
             );
+        }
+        let has_clock = |d: &&Device| self.events.iter().any(|e| e.clock == Clock::Device && e.device == d.name());
+        let own: Vec<&str> = self.devices.iter().filter(has_clock).map(Device::name).collect();
+        if !own.is_empty() {
+            let _ = writeln!(out, "times of {} by its own clock", own.join(", "));
         }
         out
     }
@@ -362,7 +401,7 @@ impl Profile {
             add(
                 &mut out,
                 format!(
-                    "{{\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"node\":{},\"device\":{},\"dtype\":\"{dtype}\",\"shapes\":{},\"flops\":{},\"bytes\":{},\"memory_change_bytes\":{}}}}}",
+                    "{{\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"node\":{},\"device\":{},\"dtype\":\"{dtype}\",\"shapes\":{},\"flops\":{},\"bytes\":{},\"memory_change_bytes\":{},\"clock\":\"{}\"}}}}",
                     quoted(&e.name),
                     e.thread,
                     us(e.start_ns),
@@ -372,7 +411,8 @@ impl Profile {
                     quoted(&shapes.join(" ")),
                     e.flops,
                     e.bytes,
-                    e.memory_change_bytes
+                    e.memory_change_bytes,
+                    if e.clock == Clock::Device { "device" } else { "host" }
                 ),
             );
             let end = ends.get(&e.sequence) == Some(&i) && begun.contains(&e.sequence);

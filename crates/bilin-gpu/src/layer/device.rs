@@ -43,6 +43,10 @@ pub struct GpuOptions {
     /// Binds no more than this at a time, where it is less than the device's limit: kernels then go through a large
     /// buffer in windows, as they must for buffers beyond the limit.
     pub max_binding_bytes: Option<u64>,
+    /// Holds no more than this in one buffer, likewise.
+    pub max_buffer_bytes: Option<u64>,
+    /// Starts no more workgroups than this along one dimension, likewise: kernels then stride over what doesn't fit.
+    pub max_groups: Option<u32>,
 }
 
 /// What a device did since it was opened.
@@ -115,8 +119,8 @@ fn raw_adapters() -> Vec<wgpu::Adapter> {
     all
 }
 
-fn summary(adapter: &wgpu::Adapter) -> AdapterSummary {
-    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+fn summary(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> AdapterSummary {
+    let (info, features) = (adapter.get_info(), adapter.features());
     let named = [
         (wgpu::Features::SHADER_F16, "f16"),
         (wgpu::Features::SHADER_INT64, "i64"),
@@ -145,7 +149,7 @@ fn summary(adapter: &wgpu::Adapter) -> AdapterSummary {
 
 /// What can be opened here, in the order of [`GpuDevice::open`]'s index.
 pub fn adapters() -> Vec<AdapterSummary> {
-    raw_adapters().iter().map(summary).collect()
+    raw_adapters().iter().map(|a| summary(a, &a.limits())).collect()
 }
 
 impl GpuDevice {
@@ -191,11 +195,17 @@ impl GpuDevice {
             | wgpu::Features::SHADER_F64
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::SUBGROUP;
-        let summary = summary(adapter);
+        let mut limits = adapter.limits();
+        let lower = |limit: &mut u64, most: Option<u64>| *limit = (*limit).min(most.unwrap_or(u64::MAX));
+        lower(&mut limits.max_storage_buffer_binding_size, options.max_binding_bytes);
+        lower(&mut limits.max_buffer_size, options.max_buffer_bytes);
+        let groups = &mut limits.max_compute_workgroups_per_dimension;
+        *groups = (*groups).min(options.max_groups.unwrap_or(u32::MAX));
+        let summary = summary(adapter, &limits);
         let opened = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("bilin"),
             required_features: adapter.features() & wanted,
-            required_limits: adapter.limits(),
+            required_limits: limits.clone(),
             ..Default::default()
         }));
         let (raw, queue) = opened.map_err(|e| Error::DeviceLost { device: summary.name.clone(), message: e.to_string() })?;
@@ -216,10 +226,6 @@ impl GpuDevice {
                 count: None,
             }],
         });
-        let mut limits = adapter.limits();
-        if let Some(most) = options.max_binding_bytes {
-            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(most);
-        }
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Relaxed);
         let counts = Counts::default();
