@@ -239,6 +239,93 @@ fn gradients_of_many_consumers_add_in_one_buffer() {
 }
 
 #[test]
+fn products_add_to_the_sum_that_stands_without_a_buffer_between() {
+    let device = own_device();
+    let mut rng = Rng::new(3);
+    for (dtype, wide) in [DType::F32, DType::F64, DType::C64, DType::C128]
+        .map(|d| (d, d))
+        .into_iter()
+        .chain([(DType::Bf16, DType::F32), (DType::F16, DType::F32)])
+    {
+        let mut of = |shape: [usize; 2]| Tensor::randn(shape, dtype, &device, &mut rng).unwrap();
+        // 600 terms are two blocks of an f32 sum: the sum is added as a whole.
+        let (weight, parts, g) = (of([48, 32]), [of([600, 48]), of([600, 48]), of([600, 48])], of([600, 32]));
+        let leaf = || {
+            let w = weight.detach().requires_grad_(true).unwrap();
+            w.set_grad_dtype(wide).unwrap();
+            w
+        };
+        let go = |y: Tensor| y.backward_with(BackwardOptions { gradient: Some(g.clone()), ..Default::default() }).unwrap();
+        let alone = |x: &Tensor| {
+            let w = leaf();
+            go(x.matmul(&w).unwrap());
+            w.grad().unwrap()
+        };
+        let alone = [alone(&parts[0]), alone(&parts[1]), alone(&parts[2])];
+        let peak_of = |work: &mut dyn FnMut()| {
+            let before = device.memory_stats();
+            device.reset_peak_memory_stats();
+            work();
+            let after = device.memory_stats();
+            (after.peak_bytes - before.current_bytes, after.alloc_count - before.alloc_count)
+        };
+        let bytes = |t: &Tensor| (t.numel() * t.dtype().size_bytes()) as u64;
+        // A second pass adds to the gradient of the first: the pass allocates nothing.
+        let w = leaf();
+        go(parts[0].matmul(&w).unwrap());
+        let y = parts[1].matmul(&w).unwrap();
+        assert_eq!(peak_of(&mut || go(y.clone())), (0, 0), "{dtype}");
+        assert_eq!(values(&w.grad().unwrap()), values(&alone[0].add(&alone[1]).unwrap()), "{dtype}");
+        // What somebody holds stays.
+        let held = w.grad().unwrap();
+        let kept = values(&held);
+        go(parts[2].matmul(&w).unwrap());
+        assert_eq!(values(&held), kept);
+        assert_eq!(values(&w.grad().unwrap()), values(&held.add(&alone[2]).unwrap()), "{dtype}");
+        // Several consumers: one buffer for all, here of the first part, which is the consumer made last.
+        let w = leaf();
+        let ys: Vec<Tensor> = parts.iter().map(|x| x.matmul(&w).unwrap()).collect();
+        let gs = vec![Some(g.clone()); 3];
+        let work = &mut || autograd::backward_all(&ys.iter().collect::<Vec<_>>(), &gs, BackwardOptions::default()).unwrap();
+        assert_eq!(peak_of(work), (bytes(&alone[0]), 1), "{dtype}");
+        let sum = alone[2].add(&alone[1]).unwrap().add(&alone[0]).unwrap();
+        assert_eq!((values(&w.grad().unwrap()), w.grad().unwrap().dtype()), (values(&sum), wide), "{dtype}");
+        // An interior sum likewise: its buffer, and that of the op below.
+        if !dtype.is_half() {
+            let w = leaf();
+            let inner = w.neg().unwrap().neg().unwrap();
+            let ys: Vec<Tensor> = parts.iter().map(|x| x.matmul(&inner).unwrap()).collect();
+            let work = &mut || autograd::backward_all(&ys.iter().collect::<Vec<_>>(), &gs, BackwardOptions::default()).unwrap();
+            assert_eq!(peak_of(work), (2 * bytes(&sum), 3), "{dtype}");
+            assert_eq!(values(&w.grad().unwrap()), values(&sum), "{dtype}");
+        }
+    }
+}
+
+#[test]
+fn hooks_see_the_part_of_a_pass_and_run_after_a_product_that_adds() {
+    let w = Tensor::ones([1, 1], DType::F64, &dev()).unwrap().requires_grad_(true).unwrap();
+    let (x, log) = (leaf(&[3.]).detach().reshape([1, 1]).unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let pass = || x.matmul(&w).unwrap().sum(.., false).unwrap().backward().unwrap();
+    let seen = log.clone();
+    w.register_post_accumulate_grad_hook(move |w| {
+        seen.lock().unwrap().push(("after", values(&w.grad().unwrap())[0]));
+        Ok(())
+    })
+    .unwrap();
+    pass();
+    pass();
+    let seen = log.clone();
+    let hook = w.register_hook(move |g| {
+        seen.lock().unwrap().push(("hook", values(g)[0]));
+        Ok(None)
+    });
+    pass();
+    drop(hook);
+    assert_eq!(*log.lock().unwrap(), [("after", 3.), ("after", 6.), ("hook", 3.), ("after", 9.)]);
+}
+
+#[test]
 fn an_f32_gradient_of_a_half_leaf_is_never_rounded_to_half() {
     for dtype in [DType::Bf16, DType::F16] {
         let w = Tensor::ones([1, 1], dtype, &dev()).unwrap().requires_grad_(true).unwrap();

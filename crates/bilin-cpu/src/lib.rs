@@ -65,6 +65,9 @@ impl Backend for CpuBackend {
     fn contract(&self, call: ContractCall<'_>) -> Result<()> {
         contract::contract(call)
     }
+    fn adds_products(&self) -> bool {
+        true
+    }
     fn map(&self, call: MapCall<'_>) -> Result<()> {
         host::map(call, &self.workers)
     }

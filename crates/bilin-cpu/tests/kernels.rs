@@ -6,8 +6,9 @@ mod oracle;
 use std::collections::BTreeSet;
 
 use bilin_core::DType;
+use bilin_core::exec::buffer::Buffer;
 use bilin_core::exec::call::Conj;
-use oracle::{CLASSES, Case, Class, Rng, block_len};
+use oracle::{CLASSES, Case, Class, Rng, Value, block_len, put, read};
 
 const NO: [Conj; 2] = [Conj::No, Conj::No];
 const EXACT: [DType; 6] = [DType::Bool, DType::U8, DType::I8, DType::I16, DType::I32, DType::I64];
@@ -158,6 +159,41 @@ fn infinities_nan_subnormals_and_signed_zeros() {
 }
 
 #[test]
+fn a_sum_of_negative_zeros_is_one_and_a_sum_of_nothing_is_not() {
+    let mut rng = Rng(11);
+    let mut ran = BTreeSet::new();
+    for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::C64, DType::C128] {
+        let number = |re: f64| if dtype.is_complex() { Value::Complex(re, 0.0) } else { Value::Real(re) };
+        let block = block_len(dtype.accumulator());
+        for subscript in ["ik,kj->ij", "ik,kj->ji", "ki,jk->ij", "bk,bk->b", "ik,k->i", "k,kj->j", "k,k->"] {
+            for k in [0, 1, 2, block + 1] {
+                let lens = [('i', 19), ('j', 37), ('k', k), ('b', 21)];
+                let mut case = Case::new(subscript, &lens, same(dtype), [Class::Row; 3], NO, &mut rng, false);
+                for (buffer, x) in [(&mut case.lhs, 0.0), (&mut case.rhs, -0.0)] {
+                    let bytes = buffer.host_mut().unwrap();
+                    (0..bytes.len() / dtype.size_bytes()).for_each(|i| put(dtype, bytes, i, number(x)));
+                }
+                ran.extend(case.check());
+                let wants_sign = k > 0;
+                let got = case.run(None).unwrap();
+                for i in 0..case.layouts[2].numel() {
+                    let (re, im) = match read(dtype, &got, i) {
+                        Value::Complex(re, im) => (re, im),
+                        Value::Real(re) => (re, 0.0),
+                        other => panic!("{other:?}"),
+                    };
+                    assert!(re == 0.0 && re.is_sign_negative() == wants_sign, "{}: {re}", case.name);
+                    assert!(im == 0.0 && im.is_sign_positive(), "{}: imaginary part {im}", case.name);
+                }
+            }
+        }
+    }
+    let floats = |name: &&str| !["i32", "i64", "bool", "product"].iter().any(|part| name.contains(part));
+    let idle: Vec<_> = bilin_cpu::kernel_names().into_iter().filter(floats).filter(|name| !ran.contains(name)).collect();
+    assert!(idle.is_empty(), "never ran: {idle:?}");
+}
+
+#[test]
 fn widths_that_differ() {
     use DType::*;
     let mut rng = Rng(8);
@@ -203,7 +239,6 @@ fn widths_that_differ() {
 fn truth_values_of_any_nonzero_byte() {
     let mut rng = Rng(9);
     let mut case = Case::new("ik,kj->ij", &[('i', 20), ('j', 20), ('k', 30)], same(DType::Bool), [Class::Row; 3], NO, &mut rng, false);
-    use bilin_core::exec::buffer::Buffer;
     for byte in case.lhs.host_mut().unwrap() {
         *byte *= 2;
     }

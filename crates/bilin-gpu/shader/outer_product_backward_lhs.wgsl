@@ -16,7 +16,7 @@ fn outer_product_backward_lhs(@builtin(local_invocation_index) lane: u32, @built
     let columns = sizes.m / WIDTH;
     let step = groups.x * groups.y;
     for (var row = group.y * groups.x + group.x; row < sizes.n; row += step) {
-        var sum = VECTOR();
+        var sum = VECTOR(bitcast<f32>(0x80000000u));
         let start = row * columns;
         for (var j = lane; j < columns; j += 256u) {
             sum = fma(dy[start + j], rhs[j], sum);

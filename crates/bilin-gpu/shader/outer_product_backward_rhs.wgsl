@@ -20,7 +20,7 @@ fn outer_product_backward_rhs(@builtin(local_invocation_id) at: vec3<u32>, @buil
         let end = min((part + 1u) * sizes.rows, sizes.n);
         for (var tile = group.x; tile < tiles; tile += groups.x) {
             let column = tile * 64u + at.x;
-            var sum = VECTOR();
+            var sum = VECTOR(bitcast<f32>(0x80000000u));
             if column < columns {
                 for (var i = part * sizes.rows + at.y; i < end; i += 4u) {
                     sum = fma(dy[i * columns + column], VECTOR(lhs[sizes.first_row + i]), sum);

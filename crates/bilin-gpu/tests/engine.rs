@@ -244,6 +244,25 @@ fn nan_and_infinity_stand_where_they_stand_on_the_cpu() {
     }
 }
 
+/// WGSL lets a compiler ignore the sign of a zero; the drivers seen so far keep it.
+#[test]
+fn sums_begin_at_negative_zero_as_on_the_cpu() {
+    let device = gpu();
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        for (m, k, n) in [(40, 1, 300), (3, 0, 5), (3, 2, 5), (70, 17, 33), (100, 20, 100), (9, 200, 1), (1, 5000, 6)] {
+            for sign in [0.0f32, -0.0] {
+                let full = |shape: [usize; 2], x: f32| Tensor::full(shape, x, DType::F32, &device).unwrap().astype(dtype).unwrap();
+                let got = full([m, k], 0.0).matmul(&full([k, n], sign)).unwrap().astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+                let is_negative = k > 0 && sign.is_sign_negative();
+                let what = format!("{m}×{k}×{n} {dtype}, {sign}");
+                assert!(got.iter().all(|x| *x == 0.0 && x.is_sign_negative() == is_negative), "{what}");
+                let sum = full([k, n], sign).sum(0, false).unwrap().astype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+                assert!(sum.iter().all(|x| *x == 0.0 && x.is_sign_negative() == is_negative), "sum of {what}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_position_outside_its_axis_is_an_error_when_values_are_read_and_the_device_goes_on() {
     let device = gpu();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::ops::{astype, contiguous, run_vjp, run_vjp_as_written};
+use crate::ops::{Add, astype, contiguous, run_vjp, run_vjp_onto};
 use crate::schema::{modes, profiler};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
@@ -121,6 +121,21 @@ impl Ord for Turn {
     }
 }
 
+/// Gives a place its turn.
+fn queue(input: &NodeInput, heap: &mut BinaryHeap<Turn>, queued: &mut Set<usize>) {
+    let (address, turn) = match input {
+        NodeInput::Interior(edge) => {
+            let node = &edge.node;
+            (Arc::as_ptr(&node.0).addr(), Turn { sequence: node.0.sequence, what: Target::Node(node.clone()) })
+        }
+        NodeInput::Leaf(slot) => (Arc::as_ptr(slot).addr(), Turn { sequence: slot.sequence(), what: Target::Leaf(slot.clone()) }),
+        NodeInput::Constant => return,
+    };
+    if queued.insert(address) {
+        heap.push(turn);
+    }
+}
+
 /// What a pass is for.
 enum Goal<'a> {
     /// Into the leaves' `.grad`.
@@ -219,20 +234,30 @@ impl Pass<'_> {
     fn send(&mut self, input: &NodeInput, grad: Tensor, heap: &mut BinaryHeap<Turn>, queued: &mut Set<usize>) -> Result<()> {
         let Some(p) = place(input) else { return Ok(()) };
         self.sums.entry(p).or_insert(Sum { so_far: None }).add(grad)?;
-        match input {
-            NodeInput::Interior(edge) => {
-                if queued.insert(Arc::as_ptr(&edge.node.0).addr()) {
-                    heap.push(Turn { sequence: edge.node.0.sequence, what: Target::Node(edge.node.clone()) });
-                }
-            }
-            NodeInput::Leaf(slot) => {
-                if queued.insert(Arc::as_ptr(slot).addr()) {
-                    heap.push(Turn { sequence: slot.sequence(), what: Target::Leaf(slot.clone()) });
-                }
-            }
-            NodeInput::Constant => {}
-        }
+        queue(input, heap, queued);
         Ok(())
+    }
+
+    /// Has a part of a gradient added, in place, to what stands for `input` already: the sum of parts that came before, or the
+    /// gradient of a leaf for which this part is the whole. The order is that of parts by themselves.
+    fn add_in_place(&mut self, input: &NodeInput, dtype: DType, add: Add<'_>) -> Result<bool> {
+        let Some(p) = place(input).filter(|_| !modes::is_grad_enabled()) else { return Ok(false) };
+        let is_free =
+            |sum: &Tensor| sum.is_unshared() && sum.dtype() == dtype && sum.tangents().is_empty() && !sum.layout().may_self_overlap();
+        if let Some(sum) = self.sums.get(&p).and_then(|s| s.so_far.as_ref()) {
+            return if is_free(sum) { add(sum) } else { Ok(false) };
+        }
+        let NodeInput::Leaf(slot) = input else { return Ok(false) };
+        let is_whole = matches!(self.goal, Goal::Leaves) && self.consumers.get(&p) == Some(&1) && slot.is_wanted() && !slot.has_hooks();
+        if !is_whole {
+            return Ok(false);
+        }
+        let _alone = slot.accumulating();
+        let Some(old) = slot.set_grad(None) else { return Ok(false) };
+        // What a failed product has left behind is no gradient.
+        let added = is_free(&old) && add(&old)?;
+        slot.set_grad(Some(old));
+        Ok(added)
     }
 
     /// The dtype in which a consumer's part is computed: f32 for a half with several consumers, so that the sum is
@@ -269,11 +294,12 @@ impl Pass<'_> {
             match turn.what {
                 Target::Leaf(slot) => {
                     let _node = modes::is_profiling().then(|| profiler::InNode::enter("accumulate_grad", 0));
-                    if let Some(grad) = self.finish(Place::Leaf(Arc::as_ptr(&slot).addr()), &slot)?
-                        && matches!(self.goal, Goal::Leaves)
-                        && slot.is_wanted()
-                    {
-                        accumulate(&slot, grad)?;
+                    let grad = self.finish(Place::Leaf(Arc::as_ptr(&slot).addr()), &slot)?;
+                    if matches!(self.goal, Goal::Leaves) && slot.is_wanted() {
+                        // Without one, it was added in place.
+                        if let Some(grad) = grad {
+                            accumulate(&slot, grad)?;
+                        }
                         slot.run_after_hooks()?;
                     }
                 }
@@ -304,10 +330,13 @@ impl Pass<'_> {
         let inputs = written.map_or_else(|| node.inputs(), |w| &w.inputs);
         let need: SmallVec<[Option<DType>; 2]> =
             inputs.iter().map(|input| if self.is_needed(input) { self.part_dtype(input) } else { None }).collect();
-        let grads = match written {
-            Some(written) => run_vjp_as_written(node, written, &g, &need)?,
-            None => run_vjp(node, &g, &need)?,
-        };
+        let grads = run_vjp_onto(node, written, &g, &need, &mut |i, dtype, add| {
+            let is_added = self.add_in_place(&inputs[i], dtype, add)?;
+            if is_added {
+                queue(&inputs[i], heap, queued);
+            }
+            Ok(is_added)
+        })?;
         if self.release {
             node.release();
         }

@@ -35,6 +35,10 @@ pub trait Backend: Debug + Send + Sync {
     }
     /// Products.
     fn contract(&self, call: ContractCall<'_>) -> Result<()>;
+    /// Whether [`contract`](Backend::contract) runs calls of [`Accum::Add`](super::call::Accum); it is given none where not.
+    fn adds_products(&self) -> bool {
+        false
+    }
     /// Elementwise work.
     fn map(&self, call: MapCall<'_>) -> Result<()>;
     /// Reductions.

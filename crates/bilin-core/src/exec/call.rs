@@ -78,6 +78,17 @@ fn check(op: &OpName, what: &'static str, need: usize, have: usize) -> Result<()
     Ok(())
 }
 
+/// What becomes of the result's old contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Accum {
+    /// They are never read.
+    #[default]
+    Replace,
+    /// The product is added to them, with the bits of a product by itself and an addition after it: old + total, where the total
+    /// is the whole sum over k. After an error some elements may have been added and others not.
+    Add,
+}
+
 /// One contraction: out = Σ lhs·rhs over the plan's loops.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -98,6 +109,8 @@ pub struct ContractCall<'a> {
     pub accumulator: DType,
     /// The least precision.
     pub precision: Precision,
+    /// Whether the result is replaced or added to.
+    pub accum: Accum,
 }
 
 impl<'a> ContractCall<'a> {
@@ -117,7 +130,18 @@ impl<'a> ContractCall<'a> {
         check(op, "lhs", need[0], lhs.len())?;
         check(op, "rhs", need[1], rhs.len())?;
         check(op, "out", need[2], out.len())?;
-        Ok(ContractCall { op, plan, lhs, rhs, out, conj, accumulator, precision })
+        Ok(ContractCall { op, plan, lhs, rhs, out, conj, accumulator, precision, accum: Accum::Replace })
+    }
+
+    /// The same call, which adds to the result: one that holds unrounded sums, of a floating or complex accumulator's dtype.
+    pub fn adding(mut self) -> Result<Self> {
+        if self.out.dtype != self.accumulator || !self.accumulator.is_differentiable() {
+            let dtypes = vec![self.accumulator, self.out.dtype];
+            let remedy = "sums are added to in a floating or complex accumulator's dtype; add the product by itself";
+            return Err(Error::DtypeMismatch { op: self.op.clone(), dtypes, remedy });
+        }
+        self.accum = Accum::Add;
+        Ok(self)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use super::buffer::Buffer;
-use super::call::{Conj, ContractCall, GatherCall, MapCall, MapPlan, Precision, ReduceCall, Reduction, ScatterCall, Source, Target};
+use super::call::{Accum, Conj, ContractCall, GatherCall, MapCall, MapPlan, Precision, ReduceCall, Reduction, ScatterCall, Source, Target};
 use super::device::Device;
 use super::map_expr::{MapExpr, Prim};
 use super::storage::Storage;
@@ -69,25 +69,32 @@ pub fn contract(
     shape: &[usize],
     out_dtype: DType,
 ) -> Result<View> {
-    let device = lhs.storage.device();
-    let out = View::alloc(op, device, shape, out_dtype)?;
-    let plan = Plan::new(op, spec, &lhs.layout, &rhs.layout, &out.layout)?;
-    {
-        let reads = Reads::new(&[lhs, rhs]);
-        let mut buffer = out.storage.write();
-        let target = Target { buffer: buffer.as_mut(), dtype: out_dtype };
-        device.backend().contract(ContractCall::new(
-            op,
-            &plan,
-            reads.source(lhs),
-            reads.source(rhs),
-            target,
-            conj,
-            accumulator,
-            precision,
-        )?)?;
-    }
+    let out = View::alloc(op, lhs.storage.device(), shape, out_dtype)?;
+    contract_into(op, spec, [lhs, rhs], conj, accumulator, precision, &out, Accum::Replace)?;
     Ok(out)
+}
+
+/// A contraction into a view of memory that neither operand stands in; the version isn't touched.
+#[expect(clippy::too_many_arguments, reason = "the facts of one call, handed on from the op that holds them as fields")]
+pub fn contract_into(
+    op: &OpName,
+    spec: &Spec,
+    [lhs, rhs]: [&View; 2],
+    conj: [Conj; 2],
+    accumulator: DType,
+    precision: Precision,
+    out: &View,
+    accum: Accum,
+) -> Result<()> {
+    let plan = Plan::new(op, spec, &lhs.layout, &rhs.layout, &out.layout)?;
+    let reads = Reads::new(&[lhs, rhs]);
+    let mut buffer = out.storage.write();
+    let target = Target { buffer: buffer.as_mut(), dtype: out.dtype };
+    let call = ContractCall::new(op, &plan, reads.source(lhs), reads.source(rhs), target, conj, accumulator, precision)?;
+    out.storage.device().backend().contract(match accum {
+        Accum::Replace => call,
+        Accum::Add => call.adding()?,
+    })
 }
 
 /// An elementwise call into fresh memory; `inputs` broadcast to `shape`.

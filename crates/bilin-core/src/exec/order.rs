@@ -2,8 +2,10 @@
 
 use crate::shape::dtype::DType;
 
-/// Terms in a block of a contraction's sum: inside a block one fused multiply-add after the other from +0, ascending in
-/// k; block sums are added left to right. Exact dtypes have any order.
+/// Terms in a block of a contraction's sum: inside a block one fused multiply-add after the other, ascending in k; block
+/// sums are added left to right. A block begins at −0, to which adding changes nothing: the sum of one term is its product
+/// with the product's sign, and zeros add up to −0 only where all of them are −0. A sum of no terms is +0. Exact dtypes
+/// have any order.
 pub const fn contract_block_len(accumulator: DType) -> usize {
     match accumulator {
         DType::F32 => 512,
@@ -13,7 +15,7 @@ pub const fn contract_block_len(accumulator: DType) -> usize {
     }
 }
 
-/// Running sums of a reduction: term j goes to lane j mod 16.
+/// Running sums of a reduction, from −0 as well: term j goes to lane j mod 16.
 pub const SUM_LANES: usize = 16;
 /// Terms in a block of a reduction: lanes are folded 16 → 8 → 4 → 2 → 1 at its end and block sums added left to right.
 pub const SUM_BLOCK: usize = 4096;

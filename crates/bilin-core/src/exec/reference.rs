@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::backend::Backend;
 use super::buffer::{Buffer, HostBuffer, host_bytes, host_bytes_mut};
-use super::call::{Conj, ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
+use super::call::{Accum, Conj, ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
 use super::host::{self, Serial};
 use super::order::contract_block_len;
 use crate::shape::dtype::{DType, c64, c128, round_to_odd};
@@ -136,7 +136,7 @@ impl Backend for ReferenceBackend {
                     let at_n = position(plan.n(), j);
                     let base: [isize; 3] = std::array::from_fn(|x| offsets[x] + at_b[x] + at_m[x] + at_n[x]);
                     let (mut total, mut exact) = (c128::new(0.0, 0.0), 0i64);
-                    let mut sum = total;
+                    let mut sum = c128::new(-0.0, -0.0);
                     for term in 0..k {
                         let at_k = position(plan.k(), term);
                         let (a, a_int) = read(call.lhs.dtype, lhs, (base[0] + at_k[0]) as usize);
@@ -148,14 +148,20 @@ impl Backend for ReferenceBackend {
                         sum = fused(call.accumulator, conj(call.conj[0], a), conj(call.conj[1], b), sum);
                         if (term + 1) % block == 0 || term + 1 == k {
                             total = if term < block { sum } else { add(call.accumulator, total, sum) };
-                            sum = c128::new(0.0, 0.0);
+                            sum = c128::new(-0.0, -0.0);
                         }
+                    }
+                    if call.accum == Accum::Add {
+                        total = add(call.accumulator, read(call.out.dtype, out, base[2] as usize).0, total);
                     }
                     write(call.out.dtype, out, base[2] as usize, total, exact);
                 }
             }
         }
         Ok(())
+    }
+    fn adds_products(&self) -> bool {
+        true
     }
     fn map(&self, call: MapCall<'_>) -> Result<()> {
         host::map(call, &Serial)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::cast;
 use crate::exec::launch::View;
@@ -114,7 +114,8 @@ fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors>
 
 fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
     let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
-    let (views, start) = if modes::is_profiling() { timed(op.as_ref(), &sources, outputs)? } else { (op.eval(&sources, outputs)?, None) };
+    let (views, start) =
+        if modes::is_profiling() { timed(&sources, || op.eval(&sources, outputs))? } else { (op.eval(&sources, outputs)?, None) };
     let level = modes::tangent_level();
     let has_tangents = level > 0 && inputs.iter().any(|t| t.tangents().iter().any(|(l, _)| *l <= level));
     let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
@@ -139,6 +140,29 @@ fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Opti
     if has_tangents { push_forward(&op, inputs, outputs, level) } else { Ok(outputs) }
 }
 
+/// Adds the one result of an op to `sum`, an untracked tensor of its shape and dtype that nobody else holds: the same bits as
+/// [`apply`] and an addition after it, without the buffer between. False, and nothing is touched, where the op can't.
+fn apply_onto(op: &dyn Op, inputs: &[&Tensor], sum: &Tensor) -> Result<bool> {
+    if inputs.iter().any(|t| !t.tangents().is_empty()) {
+        return Ok(false);
+    }
+    let outputs = check(op, inputs)?.inference.outputs;
+    if outputs.as_slice() != [Meta::new(sum.shape(), sum.dtype())] || inputs.iter().any(|t| t.device() != sum.device()) {
+        return Ok(false);
+    }
+    let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
+    let onto = || Ok(if op.eval_onto(&sources, sum.view())? { smallvec![sum.view().clone()] } else { SmallVec::new() });
+    let (views, start) = if modes::is_profiling() { timed(&sources, onto)? } else { (onto()?, None) };
+    if views.is_empty() {
+        return Ok(false);
+    }
+    sum.view().storage.bump_version();
+    if let Some(measured) = start {
+        measured.record(op, &sources, &outputs, &views, None);
+    }
+    Ok(true)
+}
+
 /// An evaluation that a profile sees.
 struct Measured {
     start: Instant,
@@ -147,10 +171,12 @@ struct Measured {
     memory_before: u64,
 }
 
-fn timed(op: &dyn Op, sources: &[&View], outputs: &[Meta]) -> Result<(SmallVec<[View; 1]>, Option<Measured>)> {
+type Views = SmallVec<[View; 1]>;
+
+fn timed(sources: &[&View], run: impl FnOnce() -> Result<Views>) -> Result<(Views, Option<Measured>)> {
     let device = sources.first().map(|v| v.storage.device());
     let memory_before = device.map_or(0, |d| d.memory_stats().current_bytes);
-    let (views, start, duration, clock) = profiler::measure(device, || op.eval(sources, outputs))?;
+    let (views, start, duration, clock) = profiler::measure(device, run)?;
     let measured = Measured { start, duration, clock, memory_before };
     // A view launches nothing.
     let is_view = views.first().is_some_and(|v| sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
@@ -236,15 +262,21 @@ fn replace_each(op: &Arc<dyn Op>, inputs: &[Tensor], tangents: &[Option<Tensor>]
 /// The gradients of a node's operands for the cotangents `g`: the op's rule, under the thread's grad mode, with autocast
 /// off. `need[i]` names the dtype in which operand i's gradient is wanted.
 pub(crate) fn run_vjp(node: &Node, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
-    run_rule(node, None, g, need)
+    run_vjp_onto(node, None, g, need, &mut |_, _, _| Ok(false))
 }
 
-/// The same for the operands as the user wrote them, where the recorded op reads others.
-pub(crate) fn run_vjp_as_written(node: &Node, written: &Written, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
-    run_rule(node, Some(written), g, need)
-}
+/// Adds a gradient to the sum it is given, in place; false where that can't be done.
+pub(crate) type Add<'a> = &'a dyn Fn(&Tensor) -> Result<bool>;
 
-fn run_rule(node: &Node, written: Option<&Written>, g: &[Option<Tensor>], need: &[Option<DType>]) -> Result<Grads> {
+/// The same, for the operands as `written` where the recorded op reads others. `sums` is asked for each operand, with the dtype
+/// of its gradient, before that is computed: it may have it added to a sum that stands already, and then there is none to return.
+pub(crate) fn run_vjp_onto(
+    node: &Node,
+    written: Option<&Written>,
+    g: &[Option<Tensor>],
+    need: &[Option<DType>],
+    sums: &mut dyn FnMut(usize, DType, Add<'_>) -> Result<bool>,
+) -> Result<Grads> {
     let _plain = modes::set_autocast(None);
     let _node = modes::is_profiling().then(|| profiler::InNode::enter(node.schema().name, node.0.sequence));
     let mut saved = node.unpack()?;
@@ -263,7 +295,19 @@ fn run_rule(node: &Node, written: Option<&Written>, g: &[Option<Tensor>], need: 
         }
         None => &node.0.op,
     };
-    let grads = rule.vjp(&saved, need, g)?;
+    let mut need: SmallVec<[Option<DType>; 2]> = need.into();
+    // Anomalies are looked for in each part.
+    for (i, want) in need.iter_mut().enumerate().filter(|_| !watches) {
+        let Some(dtype) = *want else { continue };
+        let add = |sum: &Tensor| match rule.vjp_call(&saved, i, dtype, g)? {
+            Some((op, operands)) => apply_onto(op.as_ref(), &operands.iter().collect::<SmallVec<[&Tensor; 2]>>(), sum),
+            None => Ok(false),
+        };
+        if sums(i, dtype, &add)? {
+            *want = None;
+        }
+    }
+    let grads = rule.vjp(&saved, &need, g)?;
     let op = node.schema().name;
     let mut out = Grads::new();
     for (i, want) in need.iter().enumerate() {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::apply::apply_one;
+use super::apply::{apply, apply_one};
 use super::view::BROADCAST_TO;
-use crate::exec::call::{Conj, Precision};
+use crate::exec::call::{Accum, Conj, Precision};
 use crate::exec::launch::{self, View};
 use crate::schema::OpSchema;
 use crate::shape::dtype::{DType, Kind};
@@ -157,6 +157,16 @@ impl Op for Contract {
         )?])
     }
 
+    fn eval_onto(&self, inputs: &[&View], sum: &View) -> Result<bool> {
+        let accumulator = accumulator(inputs[0].dtype, inputs[1].dtype, self.out_dtype);
+        if sum.dtype != accumulator || !accumulator.is_differentiable() || !sum.storage.device().backend().adds_products() {
+            return Ok(false);
+        }
+        let (op, operands) = (self.schema.name.into(), [inputs[0], inputs[1]]);
+        launch::contract_into(&op, &self.spec, operands, self.conj, accumulator, self.precision, sum, Accum::Add)?;
+        Ok(true)
+    }
+
     fn flops(&self, inputs: &[&View], outputs: &[Meta]) -> u64 {
         let lens = |axes: &[Axis], shape: &[usize]| -> SmallVec<[(Axis, u64); 8]> {
             axes.iter().copied().zip(shape.iter().map(|&l| l as u64)).collect()
@@ -173,18 +183,26 @@ impl Op for Contract {
 
     /// ∂lhs = contract(G, conj(rhs)) with (out, rhs → lhs) and ∂rhs = contract(conj(lhs), G) with (lhs, out → rhs); the
     /// gradient of a conjugated operand is conjugated as a whole.
-    fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
-        let Some(g) = &g[0] else { return Ok(Grads::new()) };
+    fn vjp_call(&self, saved: &Saved, i: usize, dtype: DType, g: &[Option<Tensor>]) -> Result<Option<Rewritten>> {
+        let Some(g) = g[0].clone() else { return Ok(None) };
         let [l, r] = self.conj;
         let other = |own: Conj, other: Conj| if own == Conj::Yes { other } else { other.flipped() };
-        let mut grads: Grads = smallvec![None, None];
-        if let Some(dtype) = need[0] {
-            let op = self.rotated(self.spec.for_lhs_grad(), [l, other(l, r)], dtype);
-            grads[0] = Some(apply_one(op, &[g, saved.input(1)?])?);
-        }
-        if let Some(dtype) = need[1] {
-            let op = self.rotated(self.spec.for_rhs_grad(), [other(r, l), r], dtype);
-            grads[1] = Some(apply_one(op, &[saved.input(0)?, g])?);
+        let kept = saved.input(1 - i)?.clone();
+        let (spec, conj, operands) = match i {
+            0 => (self.spec.for_lhs_grad(), [l, other(l, r)], smallvec![g, kept]),
+            _ => (self.spec.for_rhs_grad(), [other(r, l), r], smallvec![kept, g]),
+        };
+        Ok(Some((Arc::new(self.rotated(spec, conj, dtype)), operands)))
+    }
+
+    fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
+        let mut grads = Grads::new();
+        for (i, want) in need.iter().enumerate() {
+            let call = want.map(|dtype| self.vjp_call(saved, i, dtype, g)).transpose()?.flatten();
+            grads.push(match call {
+                Some((op, operands)) => apply(op, &operands.iter().collect::<SmallVec<[&Tensor; 2]>>())?.pop(),
+                None => None,
+            });
         }
         Ok(grads)
     }

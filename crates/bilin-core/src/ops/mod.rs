@@ -15,8 +15,8 @@ mod select;
 mod softmax;
 mod view;
 
+pub(crate) use apply::{Add, push_forward, run_vjp, run_vjp_onto};
 pub use apply::{apply, apply_one};
-pub(crate) use apply::{push_forward, run_vjp, run_vjp_as_written};
 pub(crate) use cast::{astype, contiguous};
 pub use contract::ProductOptions;
 pub use einsum::{EinsumPath, einsum, einsum_path, einsum_with};

@@ -143,9 +143,13 @@ impl GradSlot {
             lock(&kept.after).retain(|(i, _)| *i != id);
         }
     }
+    /// Whether a hook sees the gradient.
+    pub(crate) fn has_hooks(&self) -> bool {
+        self.kept.get().is_some_and(|k| !lock(&k.hooks).is_empty())
+    }
     /// Whether somebody looks at the gradient here: a hook, or for interior tensors `retain_grad`.
     pub(crate) fn is_watched(&self) -> bool {
-        self.is_wanted() || self.kept.get().is_some_and(|k| !lock(&k.hooks).is_empty())
+        self.is_wanted() || self.has_hooks()
     }
     pub(crate) fn add_after_hook(&self, hook: AfterHook) -> u64 {
         let id = SEQUENCE.fetch_add(1, Relaxed);

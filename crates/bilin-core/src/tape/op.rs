@@ -81,6 +81,13 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// Computes the results; `inputs` are as `infer` saw them.
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>>;
 
+    /// Adds the one result to `sum`, of its shape and dtype, with the bits of a result by itself that is added after; false,
+    /// and nothing touched, where that can't be done without a buffer between.
+    fn eval_onto(&self, inputs: &[&View], sum: &View) -> Result<bool> {
+        let _ = (inputs, sum);
+        Ok(false)
+    }
+
     /// Floating-point operations of one call, for profiles; 0 where it only moves elements.
     fn flops(&self, inputs: &[&View], outputs: &[Meta]) -> u64 {
         let _ = (inputs, outputs);
@@ -96,6 +103,13 @@ pub trait Op: Debug + Send + Sync + 'static {
     /// The gradient of every operand i for which `need[i]` names a dtype, in that dtype or one that `astype` brings there;
     /// `g` are the cotangents of the results.
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads>;
+
+    /// The gradient of operand `i` in `dtype` as a call of an op, where it is one: a pass adds it to a sum that stands already
+    /// by [`Op::eval_onto`].
+    fn vjp_call(&self, saved: &Saved, i: usize, dtype: DType, g: &[Option<Tensor>]) -> Result<Option<Rewritten>> {
+        let _ = (saved, i, dtype, g);
+        Ok(None)
+    }
 
     /// Whether the op is linear in each operand alone; then its tangent is the sum, over operands with a tangent, of the op
     /// with that operand replaced, and [`Op::jvp`] is never called.

@@ -2,6 +2,7 @@
 
 use core::arch::x86_64::*;
 
+use super::portable::Scalar;
 use super::tile::{Micro, Tile, TileFn, micro, tile};
 use super::vector::{Cx, RealVector, Vector};
 
@@ -38,7 +39,7 @@ unsafe fn mullo64(a: __m256i, b: __m256i) -> __m256i {
 }
 
 macro_rules! vector {
-    ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ident, $zero:ident, $set1:ident, $loadu:ident, $maskload:ident,
+    ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ident, $set1:ident, $loadu:ident, $maskload:ident,
      $storeu:ident, $maskstore:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($reg);
@@ -52,9 +53,9 @@ macro_rules! vector {
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
             }
             #[inline(always)]
-            unsafe fn zero() -> Self {
+            unsafe fn neutral() -> Self {
                 // SAFETY: the caller has AVX2.
-                unsafe { $name($zero()) }
+                unsafe { $name($set1(<$part as Scalar>::NEUTRAL)) }
             }
             #[inline(always)]
             unsafe fn splat(at: *const $part) -> Self {
@@ -103,7 +104,6 @@ vector!(
     f32,
     8,
     mask32,
-    _mm256_setzero_ps,
     _mm256_set1_ps,
     _mm256_loadu_ps,
     _mm256_maskload_ps,
@@ -118,7 +118,6 @@ vector!(
     f64,
     4,
     mask64,
-    _mm256_setzero_pd,
     _mm256_set1_pd,
     _mm256_loadu_pd,
     _mm256_maskload_pd,
@@ -133,7 +132,6 @@ vector!(
     i32,
     8,
     mask32,
-    _mm256_setzero_si256,
     _mm256_set1_epi32,
     _mm256_loadu_si256,
     _mm256_maskload_epi32,
@@ -148,7 +146,6 @@ vector!(
     i64,
     4,
     mask64,
-    _mm256_setzero_si256,
     _mm256_set1_epi64x,
     _mm256_loadu_si256,
     _mm256_maskload_epi64,
@@ -163,7 +160,6 @@ vector!(
     u32,
     8,
     mask32,
-    _mm256_setzero_si256,
     splat_u32,
     _mm256_loadu_si256,
     _mm256_maskload_epi32,

@@ -2,11 +2,12 @@
 
 use core::arch::x86_64::*;
 
+use super::portable::Scalar;
 use super::tile::{Micro, Tile, TileFn, micro, tile};
 use super::vector::{Cx, RealVector, Vector};
 
 macro_rules! vector {
-    ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ty, $zero:ident, $set1:ident, $loadu:ident, $maskz_loadu:ident,
+    ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ty, $set1:ident, $loadu:ident, $maskz_loadu:ident,
      $storeu:ident, $mask_storeu:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($reg);
@@ -20,9 +21,9 @@ macro_rules! vector {
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
             }
             #[inline(always)]
-            unsafe fn zero() -> Self {
+            unsafe fn neutral() -> Self {
                 // SAFETY: the caller has AVX-512.
-                unsafe { $name($zero()) }
+                unsafe { $name($set1(<$part as Scalar>::NEUTRAL)) }
             }
             #[inline(always)]
             unsafe fn splat(at: *const $part) -> Self {
@@ -71,7 +72,6 @@ vector!(
     f32,
     16,
     u16,
-    _mm512_setzero_ps,
     _mm512_set1_ps,
     _mm512_loadu_ps,
     _mm512_maskz_loadu_ps,
@@ -86,7 +86,6 @@ vector!(
     f64,
     8,
     u8,
-    _mm512_setzero_pd,
     _mm512_set1_pd,
     _mm512_loadu_pd,
     _mm512_maskz_loadu_pd,
@@ -101,7 +100,6 @@ vector!(
     i32,
     16,
     u16,
-    _mm512_setzero_si512,
     _mm512_set1_epi32,
     _mm512_loadu_epi32,
     _mm512_maskz_loadu_epi32,
@@ -116,7 +114,6 @@ vector!(
     i64,
     8,
     u8,
-    _mm512_setzero_si512,
     _mm512_set1_epi64,
     _mm512_loadu_epi64,
     _mm512_maskz_loadu_epi64,
@@ -131,7 +128,6 @@ vector!(
     u32,
     16,
     u16,
-    _mm512_setzero_si512,
     splat_u32,
     _mm512_loadu_epi32,
     _mm512_maskz_loadu_epi32,

@@ -5,6 +5,8 @@ use super::vector::{Cx, RealVector, Vector};
 
 /// Scalar arithmetic of an accumulator's part.
 pub(crate) trait Scalar: Copy + Default {
+    /// What sums begin at: adding it changes nothing.
+    const NEUTRAL: Self;
     /// acc + a·b, rounded once (wrapping integers; or of and for truth values).
     fn mul_add(a: Self, b: Self, acc: Self) -> Self;
     /// Sum.
@@ -14,6 +16,7 @@ pub(crate) trait Scalar: Copy + Default {
 macro_rules! floats {
     ($($t:ty),*) => {$(
         impl Scalar for $t {
+            const NEUTRAL: Self = -0.0;
             #[inline(always)]
             fn mul_add(a: Self, b: Self, acc: Self) -> Self { a.mul_add(b, acc) }
             #[inline(always)]
@@ -26,6 +29,7 @@ floats!(f32, f64);
 macro_rules! integers {
     ($($t:ty),*) => {$(
         impl Scalar for $t {
+            const NEUTRAL: Self = 0;
             #[inline(always)]
             fn mul_add(a: Self, b: Self, acc: Self) -> Self { acc.wrapping_add(a.wrapping_mul(b)) }
             #[inline(always)]
@@ -37,6 +41,7 @@ integers!(i32, i64);
 
 /// Truth values: 0 or 1.
 impl Scalar for u32 {
+    const NEUTRAL: Self = 0;
     #[inline(always)]
     fn mul_add(a: Self, b: Self, acc: Self) -> Self {
         acc | (a & b)
@@ -56,8 +61,8 @@ impl<T: Scalar, const N: usize> Vector for Lanes<T, N> {
     const LANES: usize = N;
     const PARTS: usize = 1;
     #[inline(always)]
-    unsafe fn zero() -> Self {
-        Lanes([T::default(); N])
+    unsafe fn neutral() -> Self {
+        Lanes([T::NEUTRAL; N])
     }
     #[inline(always)]
     unsafe fn splat(at: *const T) -> Self {

@@ -97,7 +97,7 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
     let last = t.cols.wrapping_sub((VECTORS - 1) * V::LANES);
     // SAFETY: the caller's promise covers every element read or written; `wrapping_offset` makes no claim on its own.
     unsafe {
-        let mut acc = [[V::zero(); VECTORS]; ROWS];
+        let mut acc = [[V::neutral(); VECTORS]; ROWS];
         let mut rows = [t.a; ROWS];
         for i in 0..ROWS {
             rows[i] = t.a.wrapping_offset(*t.a_rows.add(i));
@@ -115,7 +115,7 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
             for j in 0..VECTORS {
                 V::prefetch(ahead.wrapping_add(j * step));
             }
-            let mut line = [V::zero(); VECTORS];
+            let mut line = [V::neutral(); VECTORS];
             for j in 0..VECTORS {
                 let from = b.wrapping_add(j * step);
                 line[j] = if RAGGED && j == VECTORS - 1 { V::load_part(from, last) } else { V::load(from) };

@@ -14,8 +14,8 @@ pub(crate) trait Vector: Copy {
     /// Asks for the memory of a vector that will be written, where the processor can.
     #[inline(always)]
     unsafe fn prefetch(_at: *const Self::Part) {}
-    /// All +0.
-    unsafe fn zero() -> Self;
+    /// All the number that sums begin at: −0, or 0 of an exact dtype.
+    unsafe fn neutral() -> Self;
     /// One element (its parts stand side by side) in every lane.
     unsafe fn splat(at: *const Self::Part) -> Self;
     /// All lanes: real parts, then imaginary parts.
@@ -59,9 +59,9 @@ impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
         }
     }
     #[inline(always)]
-    unsafe fn zero() -> Self {
+    unsafe fn neutral() -> Self {
         // SAFETY: the caller's promise about the instruction set.
-        unsafe { Cx { re: V::zero(), im: V::zero() } }
+        unsafe { Cx { re: V::neutral(), im: V::neutral() } }
     }
     #[inline(always)]
     unsafe fn splat(at: *const V::Part) -> Self {

@@ -59,7 +59,8 @@ fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) -> Option<S
 
 /// Whether, and how, a job can be read in place.
 pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Strides> {
-    if A::PARTS != 1 {
+    // A sum of several blocks is added as a whole.
+    if A::PARTS != 1 || (job.adds && job.sizes[3] > A::BLOCK) {
         return None;
     }
     job.lhs.plain()?;
@@ -141,7 +142,7 @@ fn area<A: Acc>(
                 let across = width.min(columns[1] - column);
                 let b = Lines { data: data.1, at: bases[o.b.0] + column as isize + from as isize * s.k[1], step: s.k[1] };
                 let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
-                micro.run(terms, 1, a, &a_rows[..count], b, out, c_at, &c_rows[..count], across, from == 0);
+                micro.run(terms, 1, a, &a_rows[..count], b, out, c_at, &c_rows[..count], across, from == 0 && !job.adds);
                 column += across;
             }
             row += count;

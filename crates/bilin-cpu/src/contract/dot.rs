@@ -50,7 +50,7 @@ impl<A: Acc> Work for Chains<'_, A> {
 /// Sums of `terms` terms from up to eight pairs of positions.
 fn sums<A: Acc>(job: &Job<'_, A>, steps: [isize; 2], terms: usize, at: &[[isize; 2]]) -> [A; CHAINS] {
     let pair = |i: usize| at[i.min(at.len() - 1)];
-    let mut acc = [A::default(); CHAINS];
+    let mut acc = [A::NEUTRAL; CHAINS];
     if let (Some(a), Some(b), [1, 1], 1) = (job.lhs.plain(), job.rhs.plain(), steps, A::PARTS) {
         let (a, b): (&[A], &[A]) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
         let a = std::array::from_fn(|i| &a[pair(i)[0] as usize..][..terms]);

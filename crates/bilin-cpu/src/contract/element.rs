@@ -17,14 +17,16 @@ pub(crate) trait Acc: Pod + Default + Send + Sync {
     const PARTS: usize;
     /// Terms of a block.
     const BLOCK: usize;
+    /// What sums begin at: adding it changes nothing.
+    const NEUTRAL: Self;
     /// acc + a·b by the rule of the dtype; `a` is the call's lhs.
     fn mul_add(a: Self, b: Self, acc: Self) -> Self;
     /// Sum of two block sums.
     fn plus(self, other: Self) -> Self;
-    /// The sum of one term. Fused, since a product that underflows keeps its sign only then.
+    /// The sum of one term.
     #[inline(always)]
     fn product(a: Self, b: Self) -> Self {
-        Self::mul_add(a, b, Self::default())
+        Self::mul_add(a, b, Self::NEUTRAL)
     }
     /// Real and imaginary parts; a real number twice.
     fn parts(self) -> (Self::Part, Self::Part);
@@ -43,6 +45,7 @@ macro_rules! real {
         impl Acc for $t {
             type Part = $t;
             const PARTS: usize = 1;
+            const NEUTRAL: Self = <$t as Scalar>::NEUTRAL;
             const BLOCK: usize = contract_block_len($dtype);
             #[inline(always)]
             fn mul_add(a: Self, b: Self, acc: Self) -> Self {
@@ -78,6 +81,7 @@ macro_rules! complex {
         impl Acc for $t {
             type Part = $part;
             const PARTS: usize = 2;
+            const NEUTRAL: Self = Self { re: -0.0, im: -0.0 };
             const BLOCK: usize = contract_block_len($dtype);
             #[inline(always)]
             fn mul_add(a: Self, b: Self, acc: Self) -> Self {

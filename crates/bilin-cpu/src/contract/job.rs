@@ -20,6 +20,8 @@ pub(crate) struct Job<'a, A: Acc> {
     pub rhs: &'a dyn Source<A>,
     /// The result.
     pub out: &'a dyn Sink<A>,
+    /// Whether it is added to.
+    pub adds: bool,
     /// Instruction set.
     pub isa: Isa,
 }

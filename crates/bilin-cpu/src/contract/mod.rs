@@ -14,7 +14,7 @@ mod table;
 mod typed;
 
 use bilin_core::exec::buffer::{host_bytes, host_bytes_mut};
-use bilin_core::exec::call::{Conj, ContractCall};
+use bilin_core::exec::call::{Accum, Conj, ContractCall};
 use bilin_core::{DType, Error, Result};
 use bilin_core::{c64, c128};
 
@@ -88,16 +88,17 @@ fn dispatch(call: ContractCall<'_>, asked: Option<(&'static Kernel, bool)>) -> R
 }
 
 fn typed_contract<A: Typed>(call: ContractCall<'_>, sizes: [usize; 4], asked: Option<(&'static Kernel, bool)>, kind: Kind) -> Result<()> {
-    let ContractCall { op, plan, lhs, rhs, out, conj, .. } = call;
+    let ContractCall { op, plan, lhs, rhs, out, conj, accum, .. } = call;
+    let adds = accum == Accum::Add;
     let dtypes = [lhs.dtype, rhs.dtype, out.dtype];
     let (lhs_bytes, rhs_bytes) = (host_bytes(op, lhs.buffer)?, host_bytes(op, rhs.buffer)?);
     let out_bytes = host_bytes_mut(op, out.buffer)?;
     let (lhs_conj, rhs_conj) = (conj[0] == Conj::Yes, conj[1] == Conj::Yes);
     let done = A::with_source(dtypes[0], lhs_bytes, lhs_conj, |lhs| {
         A::with_source(dtypes[1], rhs_bytes, rhs_conj, |rhs| {
-            A::with_sink(dtypes[2], out_bytes, |out| {
+            A::with_sink(dtypes[2], out_bytes, adds, |out| {
                 let isa = asked.map_or_else(Isa::best, |(k, _)| k.isa);
-                choose(&Job { plan, sizes, lhs, rhs, out, isa }, kind, asked)
+                choose(&Job { plan, sizes, lhs, rhs, out, adds, isa }, kind, asked)
             })
         })
     });

@@ -37,9 +37,9 @@ pub(crate) enum Packed {
 pub(crate) trait Sink<A: Acc>: Sync {
     /// The elements, where they stand in memory as real accumulators.
     fn plain(&self) -> Option<&Shared<'_, A::Part>>;
-    /// Writes `src` from `at`, `step` apart.
+    /// Writes, or adds, `src` from `at`, `step` apart.
     fn scatter(&self, at: isize, step: isize, src: &[A]);
-    /// Writes elements at `base` plus each of `columns`. `src` holds them as a tile row does.
+    /// Writes, or adds, elements at `base` plus each of `columns`. `src` holds them as a tile row does.
     fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
 }
 
@@ -247,19 +247,30 @@ pub(crate) struct Out<'a, T, A: Acc, F> {
     pub data: Shared<'a, T>,
     /// The same as real accumulators, where it is that.
     pub plain: Option<Shared<'a, A::Part>>,
+    /// Whether elements, which are accumulators then, are added to.
+    pub adds: bool,
     /// The conversion.
     pub convert: PhantomData<F>,
 }
 
 impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
     /// From the memory.
-    pub(crate) fn new(data: &'a mut [T]) -> Self {
+    pub(crate) fn new(data: &'a mut [T], adds: bool) -> Self {
         if A::PARTS == 1 && is_same::<T, A>() {
             // The types are one, so the cast can't fail.
             let parts = bytemuck::cast_slice_mut::<T, A::Part>(data);
-            return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), convert: PhantomData };
+            return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), adds, convert: PhantomData };
         }
-        Out { data: Shared::new(data), plain: None, convert: PhantomData }
+        Out { data: Shared::new(data), plain: None, adds, convert: PhantomData }
+    }
+
+    /// A run of a result that is added to.
+    #[inline(always)]
+    fn sums(&self, at: isize, len: usize) -> &mut [A] {
+        match &self.plain {
+            Some(out) => bytemuck::cast_slice_mut(out.run(at, len)),
+            None => bytemuck::cast_slice_mut(self.data.run(at, len)),
+        }
     }
 }
 
@@ -280,7 +291,14 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
     }
 
     fn scatter(&self, at: isize, step: isize, src: &[A]) {
-        if let Some(out) = &self.plain {
+        if self.adds {
+            let len = if step == 1 { src.len().max(1) } else { 1 };
+            for (i, part) in src.chunks(len).enumerate() {
+                for (sum, &x) in self.sums(at + i as isize * step, len).iter_mut().zip(part) {
+                    *sum = sum.plus(x);
+                }
+            }
+        } else if let Some(out) = &self.plain {
             let src: &[A::Part] = bytemuck::cast_slice(src);
             if step == 1 {
                 out.run(at, src.len()).copy_from_slice(src);

@@ -46,7 +46,7 @@ impl Cut {
         let mut column_parts = n.div_ceil(most_columns);
         let padded = n.div_ceil(column_parts).next_multiple_of(lanes);
         let most_rows =
-            if job.out.plain().is_some() { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
+            if is_written_in_place(job, o) { MOST } else { (PARTIAL_BYTES / (padded * size_of::<A>())).clamp(o.micro.rows, MOST) };
         let mut row_parts = m.div_ceil(most_rows);
         let work = (m as u128) * (n as u128) * (k as u128) * (batch as u128);
         let want = if work * A::PARTS as u128 > 1 << 17 { threads::current_threads() } else { 1 };
@@ -69,9 +69,10 @@ impl Cut {
     }
 }
 
-/// Whether tiles go straight into the result: real accumulators whose columns are neighbours there.
+/// Whether tiles go straight into the result: real accumulators whose columns are neighbours there. A sum of several blocks is
+/// added as a whole.
 fn is_written_in_place<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>) -> bool {
-    job.out.plain().is_some() && matches!(o.columns, [] | [Loop { strides: [_, _, 1], .. }])
+    job.out.plain().is_some() && !(job.adds && job.sizes[3] > A::BLOCK) && matches!(o.columns, [] | [Loop { strides: [_, _, 1], .. }])
 }
 
 /// Whether rhs should stand in the rows: by what writes the result in whole vectors and packs least.
@@ -217,7 +218,18 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                                 Some(c) => (c, bases[2] + c_columns.at[at], &c_rows[row..row + rows]),
                                 None => (&own, (at * A::PARTS) as isize, &partial_rows[..rows]),
                             };
-                            micro.run(terms, A::PARTS, a, &starts[..rows], b, c, c_at, rows_at, count, from == 0);
+                            micro.run(
+                                terms,
+                                A::PARTS,
+                                a,
+                                &starts[..rows],
+                                b,
+                                c,
+                                c_at,
+                                rows_at,
+                                count,
+                                from == 0 && !(in_place && job.adds),
+                            );
                         }
                     }
                 }

@@ -13,7 +13,7 @@ pub(crate) trait Typed: Acc {
     /// Calls `run` with the operand; `None` for a dtype that it can't read, or memory that isn't aligned.
     fn with_source<R>(dtype: DType, bytes: &[u8], is_conj: bool, run: impl FnOnce(&dyn Source<Self>) -> R) -> Option<R>;
     /// Calls `run` with the result; `None` likewise.
-    fn with_sink<R>(dtype: DType, bytes: &mut [u8], run: impl FnOnce(&dyn Sink<Self>) -> R) -> Option<R>;
+    fn with_sink<R>(dtype: DType, bytes: &mut [u8], adds: bool, run: impl FnOnce(&dyn Sink<Self>) -> R) -> Option<R>;
 }
 
 /// Whole elements of a buffer's bytes.
@@ -37,9 +37,9 @@ macro_rules! typed {
                 }
             }
             #[inline]
-            fn with_sink<R>(dtype: DType, bytes: &mut [u8], run: impl FnOnce(&dyn Sink<Self>) -> R) -> Option<R> {
+            fn with_sink<R>(dtype: DType, bytes: &mut [u8], adds: bool, run: impl FnOnce(&dyn Sink<Self>) -> R) -> Option<R> {
                 match dtype {
-                    $(DType::$out => Some(run(&Out::<$out_t, $a, $out_f>::new(elements_mut(bytes)?))),)*
+                    $(DType::$out => Some(run(&Out::<$out_t, $a, $out_f>::new(elements_mut(bytes)?, adds))),)*
                     _ => None,
                 }
             }

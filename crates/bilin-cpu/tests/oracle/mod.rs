@@ -166,12 +166,17 @@ pub fn block_len(accumulator: DType) -> usize {
     }
 }
 
+/// The sum of two totals.
+fn add(accumulator: DType, a: f64, b: f64) -> f64 {
+    if matches!(accumulator, DType::F32 | DType::C64) { (a as f32 + b as f32).into() } else { a + b }
+}
+
 /// A sum in the normative order.
 fn sum(accumulator: DType, terms: &[(Value, Value)]) -> Value {
     let f = |a: f64, b: f64, c: f64| -> f64 {
         if matches!(accumulator, DType::F32 | DType::C64) { (a as f32).mul_add(b as f32, c as f32).into() } else { a.mul_add(b, c) }
     };
-    let add = |a: f64, b: f64| -> f64 { if matches!(accumulator, DType::F32 | DType::C64) { (a as f32 + b as f32).into() } else { a + b } };
+    let add = |a: f64, b: f64| add(accumulator, a, b);
     match terms.first() {
         None if matches!(accumulator, DType::C64 | DType::C128) => Value::Complex(0.0, 0.0),
         None if matches!(accumulator, DType::F32 | DType::F64) => Value::Real(0.0),
@@ -183,7 +188,7 @@ fn sum(accumulator: DType, terms: &[(Value, Value)]) -> Value {
         })),
         Some((Value::Real(_), _)) => {
             let blocks = terms.chunks(block_len(accumulator)).map(|block| {
-                block.iter().fold(0.0, |acc, t| match *t {
+                block.iter().fold(-0.0, |acc, t| match *t {
                     (Value::Real(a), Value::Real(b)) => f(a, b, acc),
                     other => panic!("{other:?}"),
                 })
@@ -192,7 +197,7 @@ fn sum(accumulator: DType, terms: &[(Value, Value)]) -> Value {
         }
         Some((Value::Complex(..), _)) => {
             let blocks = terms.chunks(block_len(accumulator)).map(|block| {
-                block.iter().fold((0.0, 0.0), |(re, im), t| match *t {
+                block.iter().fold((-0.0, -0.0), |(re, im), t| match *t {
                     (Value::Complex(ar, ai), Value::Complex(br, bi)) => (f(-ai, bi, f(ar, br, re)), f(ai, br, f(ar, bi, im))),
                     other => panic!("{other:?}"),
                 })
@@ -264,9 +269,9 @@ impl Case {
         }
     }
 
-    /// The bytes of the result's buffer, old contents 0xFF.
-    pub fn expected(&self) -> Vec<u8> {
-        let mut out = vec![0xFF; self.out_len * self.dtypes[2].size_bytes()];
+    /// The bytes of the result's buffer: replaced, where its old contents are 0xFF, or added to.
+    pub fn expected(&self, old: Option<&[u8]>) -> Vec<u8> {
+        let mut out = old.map_or_else(|| vec![0xFF; self.out_len * self.dtypes[2].size_bytes()], <[u8]>::to_vec);
         let lists = [self.spec.lhs(), self.spec.rhs(), self.spec.out()];
         let summed: Vec<Axis> = lists[0].iter().filter(|a| !lists[2].contains(a)).copied().collect();
         let strides = |axes: &[Axis]| -> Vec<(usize, [isize; 3])> {
@@ -301,20 +306,46 @@ impl Case {
         for p in free {
             terms.clear();
             terms.extend(inner.iter().map(|k| (value(0, lhs, bases[0] + p[0] + k[0]), value(1, rhs, bases[1] + p[1] + k[1]))));
-            put(self.dtypes[2], &mut out, (bases[2] + p[2]) as usize, sum(self.accumulator, &terms));
+            let (dtype, at) = (self.dtypes[2], (bases[2] + p[2]) as usize);
+            let value = match (sum(self.accumulator, &terms), old.map(|old| read(dtype, old, at))) {
+                (Value::Real(x), Some(Value::Real(o))) => Value::Real(add(dtype, o, x)),
+                (Value::Complex(re, im), Some(Value::Complex(o, p))) => Value::Complex(add(dtype, o, re), add(dtype, p, im)),
+                (total, _) => total,
+            };
+            put(dtype, &mut out, at, value);
         }
         out
     }
 
+    /// Contents to add to, where the case's result holds unrounded sums.
+    fn old(&self) -> Option<Vec<u8>> {
+        let dtype = self.dtypes[2];
+        let is_sum = dtype == self.accumulator && dtype.is_differentiable();
+        is_sum.then(|| {
+            let (mut bytes, mut rng) = (vec![0; self.out_len * dtype.size_bytes()], Rng(self.out_len as u64));
+            (0..self.out_len).for_each(|i| put(dtype, &mut bytes, i, random(dtype, &mut rng, true)));
+            bytes
+        })
+    }
+
     /// The bytes after a run of one kernel, or of the backend's choice.
     pub fn run(&self, kernel: Option<&str>) -> Result<Vec<u8>> {
+        self.run_over(kernel, None)
+    }
+
+    /// The same, added to old contents where there are some.
+    fn run_over(&self, kernel: Option<&str>, old: Option<&[u8]>) -> Result<Vec<u8>> {
         let op: OpName = "test".into();
         let plan = Plan::new(&op, &self.spec, &self.layouts[0], &self.layouts[1], &self.layouts[2])?;
         let mut out = CpuBuffer::new(self.out_len * self.dtypes[2].size_bytes()).unwrap();
-        out.host_mut().unwrap().fill(0xFF);
+        match old {
+            Some(old) => out.host_mut().unwrap().copy_from_slice(old),
+            None => out.host_mut().unwrap().fill(0xFF),
+        }
         let target = Target { buffer: &mut out, dtype: self.dtypes[2] };
         let (lhs, rhs) = (Source { buffer: &self.lhs, dtype: self.dtypes[0] }, Source { buffer: &self.rhs, dtype: self.dtypes[1] });
         let call = ContractCall::new(&op, &plan, lhs, rhs, target, self.conj, self.accumulator, Precision::Ieee)?;
+        let call = if old.is_some() { call.adding()? } else { call };
         match kernel {
             Some(name) => contract_with(call, name)?,
             None => CpuBackend::new().contract(call)?,
@@ -343,18 +374,21 @@ impl Case {
 
     /// Compares every kernel that accepts the case; returns their names.
     pub fn check(&self) -> Vec<&'static str> {
-        let expected = self.expected();
-        let chosen = self.run(None).unwrap_or_else(|e| panic!("{}: {e}", self.name));
-        self.compare(&expected, &chosen, "choice");
         let mut ran = Vec::new();
-        for kernel in bilin_cpu::kernel_names() {
-            match self.run(Some(kernel)) {
-                Ok(got) => {
-                    self.compare(&expected, &got, kernel);
-                    ran.push(kernel);
+        let old = self.old();
+        for old in std::iter::once(None).chain(old.as_deref().map(Some)) {
+            let expected = self.expected(old);
+            let chosen = self.run_over(None, old).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+            self.compare(&expected, &chosen, "choice");
+            for kernel in bilin_cpu::kernel_names() {
+                match self.run_over(Some(kernel), old) {
+                    Ok(got) => {
+                        self.compare(&expected, &got, kernel);
+                        ran.push(kernel);
+                    }
+                    Err(bilin_core::Error::KernelNotFound { .. }) => {}
+                    Err(e) => panic!("{} by {kernel}: {e}", self.name),
                 }
-                Err(bilin_core::Error::KernelNotFound { .. }) => {}
-                Err(e) => panic!("{} by {kernel}: {e}", self.name),
             }
         }
         ran

@@ -266,7 +266,7 @@ fn rows(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         let base = batch_at(which / {m} / {parts});
         let at = m_at(m);
         let end = min((part + 1u) * {len}, {k});
-        var sum = 0.0;
+        var sum = {start};
         for (var j = part * {len} + lane; j < end; j += 256u) {{
             let far = k_at(j);
             sum = fma(load_lhs(base.x + at.x + far.x), load_rhs(base.y + far.y), sum);
@@ -284,6 +284,7 @@ fn rows(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
 ",
         tiles = s.tiles,
         m = s.m,
+        start = Wide::F32.neutral(),
         k = s.k,
         parts = s.parts,
         len = s.part_len,
@@ -319,7 +320,7 @@ fn columns(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id)
         let part = (which / across) % {parts};
         let base = batch_at(which / across / {parts});
         let at = m_at(m);
-        var sum = {kind}();
+        var sum = {kind}({start});
         if m < {m} {{
             let end = min((part + 1u) * {len}, {k});
             var j = part * {len} + lane.y;
@@ -345,6 +346,7 @@ fn columns(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id)
         wide = 32 * width,
         tiles = s.tiles,
         m = s.m,
+        start = Wide::F32.neutral(),
         k = s.k,
         parts = s.parts,
         len = s.part_len,
@@ -370,7 +372,7 @@ fn outer(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) grou
             let end = min(first + 8u, {m});
             for (var i = first; i < end; i++) {{
                 let row = m_at(i);
-                out[{place}] = fma({kind}(load_lhs(base.x + row.x)), b, {kind}());
+                out[{place}] = {kind}(load_lhs(base.x + row.x)) * b;
             }}
         }}
     }}

@@ -1,6 +1,7 @@
 //! Text of the tiled product: a workgroup computes a tile of the result from tiles of the operands in shared memory, each
 //! invocation a small block of it in registers. Every element of the result is one chain of multiply-adds, ascending in k
-//! from 0, whatever the tile's shape, so all shapes give the same bits.
+//! from −0, whatever the tile's shape, so all shapes give the same bits. Past the end of k stands −0 in lhs and 0 in rhs,
+//! whose product changes no sum.
 
 use std::fmt::Write as _;
 
@@ -73,6 +74,8 @@ struct Side {
     is_fourfold: bool,
     /// Whether all loads of an invocation are of one step of k.
     has_one_step: bool,
+    /// What stands past the end.
+    zero: String,
 }
 
 /// The kernel's main function. It calls `load_lhs`, `load_rhs` (of a position; `load4_…` where four are read at a time),
@@ -98,6 +101,7 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
         loads: tile.sides[x] * depth / (threads * if is_fourfold[x] { 4 } else { 1 }),
         along_k: along_k[x],
         is_fourfold: is_fourfold[x],
+        zero: if x == 0 { wide.neutral().to_owned() } else { format!("{t}()") },
         has_one_step: along_k[x] && threads.is_multiple_of(depth / if is_fourfold[x] { 4 } else { 1 }),
     };
     let operands = [side(0), side(1)];
@@ -132,9 +136,10 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
         }
     }
     let (rows, vectors) = (4 * tile.blocks[0], tile.blocks[1]);
+    let _ = writeln!(w, "  let start = {};", wide.start(k));
     for r in 0..rows {
         for v in 0..vectors {
-            let _ = writeln!(w, "  var sum_{r}_{v} = vec4<{t}>();");
+            let _ = writeln!(w, "  var sum_{r}_{v} = vec4<{t}>(start);");
         }
     }
     let fetch = |w: &mut String, from: &str| operands.iter().for_each(|x| fetch(w, x, from, t));
@@ -220,7 +225,7 @@ fn fetch(w: &mut String, x: &Side, from: &str, t: &str) {
             let _ = writeln!(w, "    let step_{name}{j} = {from} + k_{name}{j};\n    let far_{name}{j} = k_at(step_{name}{j}).{};", x.part);
         }
         let step = if x.has_one_step { 0 } else { j };
-        let _ = writeln!(w, "    next_{name}{j} = {kind}();");
+        let _ = writeln!(w, "    next_{name}{j} = {kind}({});", x.zero);
         let _ = writeln!(
             w,
             "    if has_{name}{j} && step_{name}{step} < end {{ next_{name}{j} = load{four}_{load}(at_{name}{j} + far_{name}{step}); }}"

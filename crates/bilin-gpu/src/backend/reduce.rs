@@ -128,6 +128,10 @@ impl Job<'_> {
         text.push_str(&words.positions("term_at", self.reduced, &[0]));
         words.check(op)?;
         text.push_str(&rule(reduction, wide));
+        let none = |terms: &str| match reduction {
+            Reduction::Sum => format!("Item({}, 0u, 0u)", wide.start(terms)),
+            _ => "Item()".to_owned(),
+        };
         let put = if is_index { "i64(best.at)" } else { "best.value" };
         let _ = writeln!(text, "fn item(base: u32, i: u32) -> Item {{ return Item(load(base + term_at(i)), i, 1u); }}");
         let head = "(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>)";
@@ -140,11 +144,12 @@ impl Job<'_> {
 fn reduce{head} {{
     for (var which = (group.y * groups.x + group.x) * 256u + lane; which < {outputs_at}; which += groups.x * groups.y * 256u) {{
         let base = {offset} + kept_at(which);
-        var best = Item();
+        var best = {};
         for (var i = 0u; i < {terms_at}; i++) {{ best = join(best, item(base, i)); }}
         out[which] = {put};
     }}
-}}"
+}}",
+                none(&terms_at)
             ),
             Crew::Group => writeln!(
                 text,
@@ -155,7 +160,7 @@ fn reduce{head} {{
         let base = {offset} + kept_at(which % {outputs_at});
         let part = which / {outputs_at};
         {range}
-        var best = Item();
+        var best = {};
         for (var i = start + lane; i < end; i += 256u) {{ best = join(best, item(base, i)); }}
         items[lane] = best;
         workgroupBarrier();
@@ -166,7 +171,8 @@ fn reduce{head} {{
         if lane == 0u {{ best = items[0]; out[which] = {put}; }}
         workgroupBarrier();
     }}
-}}"
+}}",
+                none("1u")
             ),
             Crew::Across => writeln!(
                 text,
@@ -181,7 +187,7 @@ fn reduce{head} {{
         let base = {offset} + kept_at(at);
         let part = which / across;
         {range}
-        var best = Item();
+        var best = {};
         if at < {outputs_at} {{
             var i = start + row;
             // Four loads are under way at a time.
@@ -202,7 +208,8 @@ fn reduce{head} {{
         }}
         workgroupBarrier();
     }}
-}}"
+}}",
+                none("1u")
             ),
         };
         let name = format!("reduce-{reduction:?}-{t}-{}-{}-{}-{:?}", self.input.1, self.kept.len(), self.reduced.len(), self.crew);

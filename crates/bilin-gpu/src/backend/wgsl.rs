@@ -25,6 +25,24 @@ impl Wide {
         }
     }
 
+    /// What sums begin at, as text: −0, to which adding changes nothing. Made from bits, since a compiler may drop the sign
+    /// of a constant.
+    pub fn neutral(self) -> &'static str {
+        match self {
+            Wide::F32 => "bitcast<f32>(0x80000000u)",
+            Wide::I32 => "0i",
+            Wide::I64 => "0li",
+        }
+    }
+
+    /// What a sum of `terms` terms begins at, as text: without a term it is +0.
+    pub fn start(self, terms: &str) -> String {
+        match self {
+            Wide::F32 => format!("bitcast<f32>(select(0x80000000u, 0u, {terms} == 0u))"),
+            _ => self.neutral().to_owned(),
+        }
+    }
+
     /// The dtype of memory that holds such values.
     pub fn dtype(self) -> DType {
         match self {

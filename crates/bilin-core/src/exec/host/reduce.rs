@@ -107,12 +107,12 @@ fn fold<T: Scalar>(lanes: &mut [T; SUM_LANES]) -> T {
         width /= 2;
     }
     let sum = lanes[0];
-    *lanes = [T::default(); SUM_LANES];
+    *lanes = [T::neutral(); SUM_LANES];
     sum
 }
 
 fn sum_row<T: Scalar>(job: &Job<'_>, at: isize) -> T {
-    let mut lanes = [T::default(); SUM_LANES];
+    let mut lanes = [T::neutral(); SUM_LANES];
     let mut buffer = [T::default(); BLOCK];
     let (mut term, mut total, mut is_first) = (0usize, T::default(), true);
     let mut close = |lanes: &mut [T; SUM_LANES], total: &mut T| {
@@ -145,7 +145,7 @@ fn sum_row<T: Scalar>(job: &Job<'_>, at: isize) -> T {
             rest = later;
         }
     });
-    if !term.is_multiple_of(SUM_BLOCK) || term == 0 {
+    if !term.is_multiple_of(SUM_BLOCK) {
         close(&mut lanes, &mut total);
     }
     total
@@ -167,7 +167,7 @@ fn sum_columns<T: Scalar>(job: &Job<'_>, first: usize, count: usize, out_dtype: 
         let at = first + done;
         let width = COLUMNS.min(count - done).min(columns.len - at % columns.len);
         let base = job.offset + position(job.kept, at)[0];
-        let mut lanes = [[T::default(); COLUMNS]; SUM_LANES];
+        let mut lanes = [[T::neutral(); COLUMNS]; SUM_LANES];
         let mut total = [T::default(); COLUMNS];
         let mut row = [T::default(); COLUMNS];
         for term in 0..terms {
@@ -177,10 +177,10 @@ fn sum_columns<T: Scalar>(job: &Job<'_>, first: usize, count: usize, out_dtype: 
             }
             if (term + 1) % SUM_BLOCK == 0 || term + 1 == terms {
                 for (c, total) in total[..width].iter_mut().enumerate() {
-                    let mut column = [T::default(); SUM_LANES];
+                    let mut column = [T::neutral(); SUM_LANES];
                     for (l, lane) in lanes.iter_mut().enumerate() {
                         column[l] = lane[c];
-                        lane[c] = T::default();
+                        lane[c] = T::neutral();
                     }
                     let sum = fold(&mut column);
                     *total = if term < SUM_BLOCK { sum } else { total.add(sum) };

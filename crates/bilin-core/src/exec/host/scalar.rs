@@ -9,6 +9,10 @@ pub(super) trait Scalar: Compute {
     fn constant(x: f64) -> Self;
     fn constant_complex(re: f64, im: f64) -> Self;
     fn constant_int(x: i64) -> Self;
+    /// What sums begin at: adding it changes nothing.
+    fn neutral() -> Self {
+        Self::constant_complex(-0.0, -0.0)
+    }
     fn truth(b: bool) -> Self {
         Self::constant_int(i64::from(b))
     }
