@@ -30,8 +30,8 @@ impl Guards {
     pub fn acquire(&self, device: &GpuDevice, byte_len: usize) -> Result<Option<GpuBuffer>> {
         let mut handed = self.lock();
         let Some(handed) = handed.as_mut() else { return Ok(None) };
-        // A kernel binds whole words.
-        let inside = byte_len.max(1).next_multiple_of(4);
+        // A kernel binds whole words, and of nothing one vector that it never reads.
+        let inside = if byte_len == 0 { 16 } else { byte_len.next_multiple_of(4) };
         let len = inside + 2 * GUARD;
         let whole = device.alloc_buffer(len, DType::U8, [len])?;
         whole.write_bytes(&vec![0xFF; len])?;
