@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _bilin, errors
@@ -23,6 +24,7 @@ class Event(NamedTuple):
     depth: int
     device: str
     dtype: DType | None
+    operand_dtype: DType | None
     shapes: tuple[tuple[int, ...], ...]
     flops: int
     bytes: int
@@ -33,7 +35,7 @@ class Event(NamedTuple):
 
 
 class KeyAverage(NamedTuple):
-    """Events of one name and node, added up."""
+    """Events of one name, node and device, added up."""
 
     name: str
     node: str
@@ -45,18 +47,18 @@ class KeyAverage(NamedTuple):
 
 
 class KeyAverages(list[KeyAverage]):
-    """Sums by name and node, the longest first."""
+    """Sums by name, node and device, the longest first."""
 
-    def __init__(self, all: list[KeyAverage], table: str) -> None:
+    def __init__(self, all: list[KeyAverage], table: Callable[[], str]) -> None:
         super().__init__(all)
         self._table = table
 
     def table(self) -> str:
-        """By total time, with GFLOP/s, GB/s and the share of the peak."""
-        return self._table
+        """By total time, with GFLOP/s, GB/s and the share of the peak; the first call for a dtype measures its peak."""
+        return self._table()
 
     def __str__(self) -> str:
-        return self._table
+        return self.table()
 
 
 class profile(_Scope):
@@ -93,9 +95,9 @@ class profile(_Scope):
         return [Event(*e) for e in self._done("events").events()]
 
     def key_averages(self) -> KeyAverages:
-        """Sums by name and node."""
+        """Sums by name, node and device."""
         done = self._done("key_averages")
-        return KeyAverages([KeyAverage(*k) for k in done.key_averages()], done.table())
+        return KeyAverages([KeyAverage(*k) for k in done.key_averages()], done.table)
 
     def table(self) -> str:
         """By total time, with GFLOP/s, GB/s and the share of the peak."""

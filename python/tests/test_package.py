@@ -43,7 +43,7 @@ def test_examples_in_docstrings(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-@pytest.mark.parametrize("path", ["docs/python.md", "python/README.md"])
+@pytest.mark.parametrize("path", ["docs/python.md", "docs/mixed-precision.md", "docs/profiling.md", "python/README.md"])
 def test_examples_in_documents(path):
     text = (HERE.parent / path).read_text()
     run = doctest.testfile(str(HERE.parent / path), module_relative=False, optionflags=doctest.ELLIPSIS)

@@ -18,7 +18,7 @@ pub struct PyNode(pub Node);
 #[pymethods]
 impl PyNode {
     /// `MatmulBackward`, ….
-    fn name(&self) -> String {
+    fn name(&self) -> &'static str {
         self.0.name()
     }
     /// Gradients of the operands for the cotangent `g`; nothing is released.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use bilin::Device;
 use bilin::profiler::{Direction, Profile, Recording, Scope};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -36,16 +37,19 @@ impl PyProfile {
                 Direction::Backward => "backward",
                 Direction::Scope => "scope",
             };
-            let who = (&e.name, &e.node, direction, e.sequence, e.thread, e.depth, &e.device, e.dtype.map(PyDType)).into_pyobject(py)?;
+            let device = e.device.as_ref().map_or("", Device::name);
+            let [dtype, operand_dtype] = [e.dtype, e.operand_dtype].map(|d| d.map(PyDType));
+            let who = (&*e.name, e.node, direction, e.sequence, e.thread, e.depth, device, dtype, operand_dtype).into_pyobject(py)?;
             let what = (PyTuple::new(py, shapes)?, e.flops, e.bytes, e.start_ns, e.duration_ns, e.memory_change_bytes, e.memory_bytes);
             all.append(who.add(what.into_pyobject(py)?)?)?;
         }
         Ok(all)
     }
     /// One tuple a name, in the order of `bilin.profiler.KeyAverage`.
-    fn key_averages(&self) -> Vec<(String, String, u64, u64, u64, u64, String)> {
+    fn key_averages(&self) -> Vec<(String, &'static str, u64, u64, u64, u64, String)> {
+        let device = |d: Option<Device>| d.map_or_else(String::new, |d| d.name().to_owned());
         let all = self.0.key_averages().into_iter();
-        all.map(|k| (k.name, k.node, k.calls, k.total_ns, k.flops, k.bytes, k.device)).collect()
+        all.map(|k| (k.name.into_owned(), k.node, k.calls, k.total_ns, k.flops, k.bytes, device(k.device))).collect()
     }
     /// By total time.
     fn table(&self, py: Python<'_>) -> String {

@@ -87,10 +87,11 @@ impl Devices for Device {
             kernels: Vec::new(),
             absent: Some("this build has no such backend".to_owned()),
         };
-        let mut all = Vec::new();
-        #[cfg(feature = "cpu")]
-        all.push(info(Device::cpu()));
-        all.push(info(Device::reference()));
+        let mut all = Vec::from([
+            #[cfg(feature = "cpu")]
+            info(Device::cpu()),
+            info(Device::reference()),
+        ]);
         #[cfg(feature = "wgpu")]
         {
             let adapters = bilin_gpu::adapters();
@@ -104,9 +105,11 @@ impl Devices for Device {
                 });
             }
         }
-        #[cfg(not(feature = "wgpu"))]
-        all.push(absent("wgpu"));
-        all.push(absent("cuda"));
+        all.extend([
+            #[cfg(not(feature = "wgpu"))]
+            absent("wgpu"),
+            absent("cuda"),
+        ]);
         all
     }
 }

@@ -41,3 +41,17 @@ pub mod prelude {
         Axes, DType, Device, Element, Error, Index, Over, ProductOptions, Result, Rng, Tensor, bf16, c64, c128, einsum, f16, no_grad,
     };
 }
+
+/// The snippets of the pages are tests; `conformance/tests/pages.rs` sees that none is left out.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
+    #[doc = include_str!("../../../docs/mixed-precision.md")]
+    mod mixed_precision {}
+    #[doc = include_str!("../../../docs/profiling.md")]
+    mod profiling {}
+    #[cfg(feature = "wgpu")]
+    #[doc = include_str!("../../../docs/gpu.md")]
+    mod gpu {}
+}

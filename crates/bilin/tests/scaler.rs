@@ -214,16 +214,16 @@ fn a_state_continues_the_run_and_a_damaged_one_changes_nothing() {
 
 static READS: AtomicUsize = AtomicUsize::new(0);
 
-/// The reference, with its reads counted.
+/// The reference, with its reads counted, and without some dtype.
 #[derive(Debug)]
-struct Counting(ReferenceBackend);
+struct Counting(ReferenceBackend, Option<DType>);
 
 impl Backend for Counting {
     fn name(&self) -> &'static str {
         "counting"
     }
     fn has_dtype(&self, dtype: DType) -> bool {
-        self.0.has_dtype(dtype)
+        Some(dtype) != self.1 && self.0.has_dtype(dtype)
     }
     fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
         self.0.alloc(byte_len)
@@ -260,7 +260,7 @@ impl Backend for Counting {
 
 #[test]
 fn a_step_reads_the_device_once() {
-    let device = Device::new("counting", Box::new(Counting(ReferenceBackend)));
+    let device = Device::new("counting", Box::new(Counting(ReferenceBackend, None)));
     let params: Vec<Tensor> = (1..5).map(|n| Tensor::ones([n, 2], DType::F32, &device).unwrap().requires_grad_(true).unwrap()).collect();
     let mut optimizer = AdamW::new(&params, 0.1).unwrap();
     let mut scaler = GradScaler::default();
@@ -314,6 +314,53 @@ fn norms_are_those_of_all_gradients_together() {
     }
     assert!(none.grad().is_none());
     assert_eq!(clip_grad_norm(&[none], 1.0).unwrap().item::<f32>().unwrap(), 0.0);
+}
+
+/// Squares of these overflow f32, or vanish in it.
+#[test]
+fn norms_of_very_large_and_very_small_gradients_are_right() {
+    let narrow = Device::new("narrow", Box::new(Counting(ReferenceBackend, Some(DType::F64))));
+    for device in [Device::cpu(), narrow] {
+        for dtype in [DType::F32, DType::Bf16] {
+            let of = |x: [f32; 2]| {
+                let w = Tensor::zeros([2], dtype, &device).unwrap().requires_grad_(true).unwrap();
+                w.set_grad(Some(Tensor::from_slice(&x, [2], &device).unwrap().astype(dtype).unwrap())).unwrap();
+                w
+            };
+            for size in [2f32.powi(-100), 2f32.powi(-60), 1.0, 2f32.powi(70), 2f32.powi(123)] {
+                for norm_type in [2.0, 3.0, 1.0, f64::INFINITY] {
+                    let (a, b) = (of([3.0 * size, -4.0 * size]), of([0.0, 12.0 * size]));
+                    let options = ClipOptions { norm_type, error_if_nonfinite: true };
+                    let want = f64::from(size)
+                        * match norm_type {
+                            2.0 => 13.0,
+                            3.0 => 1819f64.cbrt(),
+                            1.0 => 19.0,
+                            _ => 12.0,
+                        };
+                    let got = clip_grad_norm_with(&[a.clone(), b.clone()], f64::from(size), options).unwrap();
+                    let what = format!("{device}, {dtype}, {norm_type} of {size:e}");
+                    assert_eq!(got.dtype(), DType::F32);
+                    assert!((f64::from(got.item::<f32>().unwrap()) / want - 1.0).abs() < 1e-5, "{what}: {got:?} instead of {want:e}");
+                    if size >= 1.0 {
+                        let clipped = f64::from(b.grad().unwrap().astype(DType::F32).unwrap().to_vec::<f32>().unwrap()[1]);
+                        let exact = 12.0 * f64::from(size) * f64::from(size) / (want + 1e-6);
+                        assert!((clipped / exact - 1.0).abs() <= dtype.unit_roundoff() * 2.0 + 1e-5, "{what}: {clipped:e}, want {exact:e}");
+                    }
+                }
+            }
+            for (bad, norm) in [(f32::INFINITY, f32::INFINITY), (f32::NAN, f32::NAN)] {
+                let got = clip_grad_norm(&[of([bad, 1.0])], 1.0).unwrap().item::<f32>().unwrap();
+                assert!(got == norm || (got.is_nan() && norm.is_nan()), "{device}: {got} of {bad}");
+            }
+            assert_eq!(clip_grad_norm(&[of([0.0, 0.0])], 1.0).unwrap().item::<f32>().unwrap(), 0.0);
+        }
+    }
+    // More than a chunk, and a gradient whose memory isn't in order.
+    let w = Tensor::zeros([1000, 600], DType::F32, &Device::cpu()).unwrap().requires_grad_(true).unwrap();
+    w.set_grad(Some(Tensor::full([600, 1000], 2.0, DType::F32, &Device::cpu()).unwrap().t().unwrap())).unwrap();
+    let norm = clip_grad_norm(std::slice::from_ref(&w), 1e9).unwrap().item::<f32>().unwrap();
+    assert!((f64::from(norm) - 2.0 * 600_000f64.sqrt()).abs() < 1e-3);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod commands;
 mod derivatives;
 mod failures;
 mod fuzz_arguments;
+mod pages;
 mod products;
 mod program;
 mod traces;

@@ -66,7 +66,7 @@ impl Picture {
             let detail = slot.map_or_else(String::new, |s| format!("{} {}", shape_text(&s.shape), s.dtype));
             let mut vertex = Vertex { label: "leaf".into(), detail, is_leaf: true, height: 0 };
             if let NodeInput::Interior(edge) = input {
-                vertex.label = edge.node.name();
+                vertex.label = edge.node.name().to_owned();
                 vertex.is_leaf = false;
                 for to in edge.node.inputs().iter().filter_map(address).filter_map(|(at, _)| index.get(&at)) {
                     picture.edges.push((i, *to));

@@ -523,6 +523,7 @@ impl Node {
             return Err(Error::invalid(op, "g", got, format!("want the result's shape {}", crate::shape_text(&slot.shape))));
         }
         let _mode = modes::set_grad_enabled(records);
+        let _node = modes::is_profiling().then(|| profiler::InNode::enter(self.schema().name, self.0.sequence));
         let need: SmallVec<[Option<DType>; 2]> = self.inputs().iter().map(|i| i.slot().map(GradSlot::grad_dtype)).collect();
         let cotangents: SmallVec<[Option<Tensor>; 2]> = (0..self.0.outputs.len()).map(|i| (i == 0).then(|| g.clone())).collect();
         run_vjp(self, &cotangents, &need)

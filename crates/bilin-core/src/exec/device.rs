@@ -18,15 +18,16 @@ struct Inner {
     memory: Memory,
 }
 
-#[derive(Default)]
 struct Memory {
     current: AtomicU64,
     peak: AtomicU64,
     allocs: AtomicU64,
     frees: AtomicU64,
-    /// 0 for none.
+    /// Bytes; `NO_LIMIT` for none.
     limit: AtomicU64,
 }
+
+const NO_LIMIT: u64 = u64::MAX;
 
 /// What lives on a device: bytes that tensors asked for, and counts since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,9 @@ pub struct MemoryStats {
 impl Device {
     /// A device run by `backend`; `name` is what [`Device::name`] gives, such as `cpu` or `wgpu:1`.
     pub fn new(name: impl Into<String>, backend: Box<dyn Backend>) -> Device {
-        Device(Arc::new(Inner { name: name.into(), backend, memory: Memory::default() }))
+        let [current, peak, allocs, frees] = [const { AtomicU64::new(0) }; 4];
+        let memory = Memory { current, peak, allocs, frees, limit: AtomicU64::new(NO_LIMIT) };
+        Device(Arc::new(Inner { name: name.into(), backend, memory }))
     }
 
     /// The device of plain loops that others are compared with.
@@ -79,14 +82,24 @@ impl Device {
         }
     }
 
+    /// Bytes in use.
+    pub(crate) fn current_bytes(&self) -> u64 {
+        self.0.memory.current.load(Relaxed)
+    }
+
+    /// Forgets a peak since `before` was read, for work that isn't the user's.
+    pub(crate) fn put_back_peak(&self, before: u64) {
+        self.0.memory.peak.store(before.max(self.current_bytes()), Relaxed);
+    }
+
     /// Lets the peak start again from what is in use now.
     pub fn reset_peak_memory_stats(&self) {
-        self.0.memory.peak.store(self.0.memory.current.load(Relaxed), Relaxed);
+        self.put_back_peak(0);
     }
 
     /// Refuses allocations that would pass `limit_bytes`; `None` lifts it.
     pub fn set_memory_limit(&self, limit_bytes: Option<u64>) {
-        self.0.memory.limit.store(limit_bytes.unwrap_or(0), Relaxed);
+        self.0.memory.limit.store(limit_bytes.unwrap_or(NO_LIMIT), Relaxed);
     }
 
     pub(super) fn out_of_memory(&self, requested_bytes: u64) -> Error {
@@ -97,7 +110,7 @@ impl Device {
             requested_bytes,
             current_bytes: stats.current_bytes,
             peak_bytes: stats.peak_bytes,
-            limit_bytes: (limit > 0).then_some(limit),
+            limit_bytes: (limit != NO_LIMIT).then_some(limit),
         }
     }
 
@@ -105,7 +118,7 @@ impl Device {
         let m = &self.0.memory;
         let limit = m.limit.load(Relaxed);
         let now = m.current.fetch_add(bytes, Relaxed) + bytes;
-        if limit > 0 && now > limit {
+        if now > limit {
             m.current.fetch_sub(bytes, Relaxed);
             return Err(self.out_of_memory(bytes));
         }

@@ -1,14 +1,13 @@
 //! The one road from user to kernel.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use smallvec::{SmallVec, smallvec};
 
 use super::cast;
 use crate::exec::launch::View;
 use crate::schema::modes;
-use crate::schema::profiler::{self, Clock, Direction};
+use crate::schema::profiler::{self, Run, Watch};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
@@ -114,8 +113,20 @@ fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors>
 
 fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
     let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
-    let (views, start) =
-        if modes::is_profiling() { timed(&sources, || op.eval(&sources, outputs))? } else { (op.eval(&sources, outputs)?, None) };
+    if modes::is_profiling() {
+        let (views, at) = watched(op.as_ref(), &sources, outputs, || op.eval(&sources, outputs))?;
+        let tensors = record(op, inputs, views, outputs, written)?;
+        if let Some((at, edge)) = at.zip(tensors.first().and_then(Tensor::edge)) {
+            profiler::set_sequence(at, edge.node.0.sequence);
+        }
+        return Ok(tensors);
+    }
+    let views = op.eval(&sources, outputs)?;
+    record(op, inputs, views, outputs, written)
+}
+
+/// The results of an evaluation with their history and tangents.
+fn record(op: Arc<dyn Op>, inputs: &[&Tensor], views: Views, outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
     let level = modes::tangent_level();
     let has_tangents = level > 0 && inputs.iter().any(|t| t.tangents().iter().any(|(l, _)| *l <= level));
     let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
@@ -125,9 +136,6 @@ fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Opti
         let grad_dtypes: SmallVec<[DType; 1]> = outputs.iter().map(|o| grad_dtype(inputs, op.as_ref(), o.dtype)).collect();
         Node::record(op.clone(), inputs, &views, &grad_dtypes, keep, has_tangents && keep.outputs != 0, written)
     });
-    if let Some(measured) = start {
-        measured.record(op.as_ref(), &sources, outputs, &views, node.as_ref());
-    }
     let edge = |index: usize, dtype: DType| match &node {
         Some(node) if dtype.is_differentiable() => Some(Edge { node: node.clone(), index }),
         _ => None,
@@ -152,54 +160,36 @@ fn apply_onto(op: &dyn Op, inputs: &[&Tensor], sum: &Tensor) -> Result<bool> {
     }
     let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
     let onto = || Ok(if op.eval_onto(&sources, sum.view())? { smallvec![sum.view().clone()] } else { SmallVec::new() });
-    let (views, start) = if modes::is_profiling() { timed(&sources, onto)? } else { (onto()?, None) };
+    let views = if modes::is_profiling() { watched(op, &sources, &outputs, onto)?.0 } else { onto()? };
     if views.is_empty() {
         return Ok(false);
     }
     sum.view().storage.bump_version();
-    if let Some(measured) = start {
-        measured.record(op, &sources, &outputs, &views, None);
-    }
     Ok(true)
-}
-
-/// An evaluation that a profile sees.
-struct Measured {
-    start: Instant,
-    duration: Duration,
-    clock: Clock,
-    memory_before: u64,
 }
 
 type Views = SmallVec<[View; 1]>;
 
-fn timed(sources: &[&View], run: impl FnOnce() -> Result<Views>) -> Result<(Views, Option<Measured>)> {
+/// Runs an op under a profile, and gives the place of its event. A view launches nothing and has none.
+#[cold]
+fn watched(op: &dyn Op, sources: &[&View], outputs: &[Meta], run: impl FnOnce() -> Result<Views>) -> Result<(Views, Option<usize>)> {
     let device = sources.first().map(|v| v.storage.device());
-    let memory_before = device.map_or(0, |d| d.memory_stats().current_bytes);
-    let (views, start, duration, clock) = profiler::measure(device, run)?;
-    let measured = Measured { start, duration, clock, memory_before };
-    // A view launches nothing.
-    let is_view = views.first().is_some_and(|v| sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
-    Ok((views, (!is_view).then_some(measured)))
-}
-
-impl Measured {
-    fn record(self, op: &dyn Op, sources: &[&View], outputs: &[Meta], views: &[View], node: Option<&Node>) {
-        let bytes = |v: &View| (v.layout.numel() * v.dtype.size_bytes()) as u64;
-        profiler::record(op.schema().name, self.start, self.duration, views.first().map(|v| v.storage.device()), |event| {
-            if let (Some(node), Direction::Forward) = (node, event.direction) {
-                event.sequence = node.0.sequence;
-            }
-            event.clock = self.clock;
-            event.dtype = outputs.first().map(|o| o.dtype);
-            event.shapes = sources.iter().map(|v| v.layout.shape().into()).collect();
-            event.flops = op.flops(sources, outputs);
-            event.bytes = sources.iter().map(|v| bytes(v)).sum::<u64>() + views.iter().map(bytes).sum::<u64>();
-            if let Some(device) = views.first().map(|v| v.storage.device()) {
-                event.memory_change_bytes = device.memory_stats().current_bytes as i64 - self.memory_before as i64;
-            }
-        });
-    }
+    let watch = Watch::start(device)?;
+    let views = run();
+    // Stopped whatever came of the work.
+    let lap = watch.stop(device);
+    let views = views?;
+    let launched = views.first().filter(|v| !sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
+    let Some(first) = launched else { return Ok((views, None)) };
+    let at = lap?.record(Run {
+        op: op.schema().name,
+        device: first.storage.device(),
+        operands: sources.iter().map(|v| (v.layout.shape(), v.dtype)),
+        result_bytes: views.iter().map(|v| (v.layout.numel() * v.dtype.size_bytes()) as u64).sum(),
+        dtype: Some(first.dtype),
+        flops: op.flops(sources, outputs),
+    });
+    Ok((views, Some(at)))
 }
 
 /// The dtype in which the gradient of a result is wanted: its own, or across `astype` the source's, so that a sum of
@@ -278,7 +268,6 @@ pub(crate) fn run_vjp_onto(
     sums: &mut dyn FnMut(usize, DType, Add<'_>) -> Result<bool>,
 ) -> Result<Grads> {
     let _plain = modes::set_autocast(None);
-    let _node = modes::is_profiling().then(|| profiler::InNode::enter(node.schema().name, node.0.sequence));
     let mut saved = node.unpack()?;
     if node.0.recomputes {
         let outputs = saved.all_inputs().map(|inputs| apply(node.0.op.clone(), &inputs)).transpose()?;

@@ -168,12 +168,10 @@ impl Op for Contract {
     }
 
     fn flops(&self, inputs: &[&View], outputs: &[Meta]) -> u64 {
-        let lens = |axes: &[Axis], shape: &[usize]| -> SmallVec<[(Axis, u64); 8]> {
-            axes.iter().copied().zip(shape.iter().map(|&l| l as u64)).collect()
-        };
-        let mut loops = lens(self.spec.lhs(), inputs[0].layout.shape());
-        loops.extend(lens(self.spec.rhs(), inputs[1].layout.shape()).into_iter().filter(|(a, _)| !self.spec.lhs().contains(a)));
-        let steps = loops.iter().filter(|(a, _)| *a != Axis::Unit).fold(1u64, |n, (_, len)| n.saturating_mul(*len));
+        let (lhs, rhs) = (self.spec.lhs(), self.spec.rhs());
+        let own = lhs.iter().zip(inputs[0].layout.shape());
+        let more = rhs.iter().zip(inputs[1].layout.shape()).filter(|(axis, _)| !lhs.contains(axis));
+        let steps = own.chain(more).filter(|(axis, _)| **axis != Axis::Unit).fold(1u64, |n, (_, &len)| n.saturating_mul(len as u64));
         steps.saturating_mul(if outputs[0].dtype.is_complex() { 8 } else { 2 })
     }
 

@@ -2,7 +2,8 @@
 
 use crate::exec::launch::map_into;
 use crate::exec::map_expr::{MapExpr, Prim};
-use crate::schema::{modes, profiler};
+use crate::schema::modes;
+use crate::schema::profiler::{Run, Watch};
 use crate::shape::dtype::Kind;
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::tape::Tensor;
@@ -38,18 +39,21 @@ impl Tensor {
             Some(s) => &[s.view()],
             None => &[],
         };
-        let work = || map_into(&name, &expr, sources, self.view());
-        if !modes::is_profiling() {
-            work()?;
-        } else {
-            let ((), start, duration, clock) = profiler::measure(Some(self.device()), work)?;
-            let bytes = |t: &Tensor| (t.numel() * t.dtype().size_bytes()) as u64;
-            profiler::record(op, start, duration, Some(self.device()), |event| {
-                event.clock = clock;
-                event.dtype = Some(self.dtype());
-                event.shapes = std::iter::once(self).chain(source).map(|t| t.shape().into()).collect();
-                event.bytes = bytes(self) + source.map_or(0, bytes);
+        if modes::is_profiling() {
+            let watch = Watch::start(Some(self.device()))?;
+            let done = map_into(&name, &expr, sources, self.view());
+            let lap = watch.stop(Some(self.device()));
+            done?;
+            lap?.record(Run {
+                op,
+                device: self.device(),
+                operands: std::iter::once(self).chain(source).map(|t| (t.shape(), t.dtype())),
+                result_bytes: 0,
+                dtype: Some(self.dtype()),
+                flops: 0,
             });
+        } else {
+            map_into(&name, &expr, sources, self.view())?;
         }
         self.view().storage.bump_version();
         Ok(())

@@ -1,7 +1,6 @@
 //! What an op declares of itself, and the per-thread modes that ops run under.
 
 pub mod modes;
-mod peak;
 pub mod profiler;
 
 use std::collections::BTreeMap;
@@ -54,19 +53,25 @@ impl OpSchema {
     }
 
     /// `MatmulBackward` for `matmul`: the name of its recorded node.
-    pub fn node_name(&self) -> String {
+    pub fn node_name(&self) -> &'static str {
         node_name(self.name)
     }
 }
 
-fn node_name(op: &str) -> String {
+/// One text an op, kept for the life of the process.
+fn node_name(op: &'static str) -> &'static str {
+    static NAMES: RwLock<BTreeMap<&'static str, &'static str>> = RwLock::new(BTreeMap::new());
+    if let Some(name) = NAMES.read().unwrap_or_else(PoisonError::into_inner).get(op) {
+        return name;
+    }
     let mut out = String::with_capacity(op.len() + 8);
     for word in op.split('_').filter(|w| !w.is_empty()) {
         let mut chars = word.chars();
         out.extend(chars.next().map(|c| c.to_ascii_uppercase()));
         out.push_str(chars.as_str());
     }
-    out + "Backward"
+    out.push_str("Backward");
+    NAMES.write().unwrap_or_else(PoisonError::into_inner).entry(op).or_insert_with(|| Box::leak(out.into_boxed_str()))
 }
 
 /// FNV-1a-64 over name, NUL, version (4 bytes little-endian), policy byte, deterministic byte.

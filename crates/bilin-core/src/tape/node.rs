@@ -359,7 +359,7 @@ impl Node {
     }
 
     /// `MatmulBackward`, …
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> &'static str {
         self.schema().node_name()
     }
 
@@ -441,7 +441,7 @@ impl Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name())
+        f.write_str(self.name())
     }
 }
 impl fmt::Debug for NodeInput {

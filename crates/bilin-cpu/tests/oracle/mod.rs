@@ -172,7 +172,7 @@ fn add(accumulator: DType, a: f64, b: f64) -> f64 {
 }
 
 /// A sum in the normative order.
-fn sum(accumulator: DType, terms: &[(Value, Value)]) -> Value {
+pub fn sum(accumulator: DType, terms: &[(Value, Value)]) -> Value {
     let f = |a: f64, b: f64, c: f64| -> f64 {
         if matches!(accumulator, DType::F32 | DType::C64) { (a as f32).mul_add(b as f32, c as f32).into() } else { a.mul_add(b, c) }
     };
@@ -229,6 +229,30 @@ pub fn parse(subscript: &str) -> [Vec<char>; 3] {
 }
 
 impl Case {
+    /// The same case over `f` of its real elements in f64.
+    pub fn widened(&self, f: impl Fn(f64) -> f64) -> Case {
+        let wide = |buffer: &CpuBuffer, dtype: DType| {
+            let bytes = buffer.host().unwrap();
+            let mut out = CpuBuffer::new(bytes.len() / dtype.size_bytes() * 8).unwrap();
+            for i in 0..bytes.len() / dtype.size_bytes() {
+                let Value::Real(x) = read(dtype, bytes, i) else { panic!("{dtype} isn't real") };
+                put(DType::F64, out.host_mut().unwrap(), i, Value::Real(f(x)));
+            }
+            out
+        };
+        Case {
+            name: self.name.clone(),
+            spec: self.spec.clone(),
+            dtypes: [DType::F64; 3],
+            accumulator: DType::F64,
+            layouts: self.layouts.clone(),
+            conj: self.conj,
+            lhs: wide(&self.lhs, self.dtypes[0]),
+            rhs: wide(&self.rhs, self.dtypes[1]),
+            out_len: self.out_len,
+        }
+    }
+
     pub fn new(
         subscript: &str,
         lens: &[(char, usize)],

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bilin_core::schema::modes;
-use bilin_core::{DType, Error, Result, Tensor, no_grad, stack, tensordot};
+use bilin_core::{DType, Error, Result, Tensor, no_grad, stack, tensordot, vecdot};
 
 /// How [`clip_grad_norm_with`] measures and what it refuses.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,10 +32,11 @@ pub(crate) fn gradients(params: &[Tensor]) -> Vec<Tensor> {
 /// norm that they had.
 ///
 /// The norm is a 0-d f32 tensor (f64 where every gradient is of 64-bit parts) on the device of the gradients; nothing is read
-/// back. Sums are in f32 for halves. Gradients are multiplied by min(1, max_norm / (norm + 1e-6)); an infinite or NaN norm spoils
+/// back. Sums are in f64, or on a device without it in f32 of the gradients over the largest of them, so that no square
+/// overflows or vanishes. Gradients are multiplied by min(1, max_norm / (norm + 1e-6)); an infinite or NaN norm spoils
 /// them, unless [`ClipOptions::error_if_nonfinite`] is set. With a [`GradScaler`](crate::amp::GradScaler), unscale first.
 ///
-/// Cost: two passes over the gradients. Errors: `InvalidArgument` for a `max_norm` that is negative or NaN, `DeviceMismatch`.
+/// Cost: two passes over the gradients, five on a device without f64. Errors: `InvalidArgument` for a `max_norm` that is negative or NaN, `DeviceMismatch`.
 /// Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
 ///
 /// ```
@@ -63,22 +64,13 @@ pub fn clip_grad_norm_with(params: &[Tensor], max_norm: f64, options: ClipOption
     no_grad(|| {
         let grads = gradients(params);
         let Some(first) = grads.first() else { return Tensor::scalar(0f32, &bilin_core::Device::reference()) };
-        let is_wide = grads.iter().all(|g| g.dtype().real() == DType::F64);
-        let dtype = if is_wide { DType::F64 } else { DType::F32 };
         if let Some(other) = grads.iter().find(|g| g.device() != first.device()) {
             let devices = vec![first.device().name().to_owned(), other.device().name().to_owned()];
             return Err(Error::DeviceMismatch { op: "clip_grad_norm".into(), devices });
         }
-        let parts: Result<Vec<Tensor>> = grads.iter().map(|g| part(g, options.norm_type)?.astype(dtype)).collect();
-        let parts = stack(&parts?.iter().collect::<Vec<_>>(), 0)?;
-        let norm = match options.norm_type {
-            p if p == f64::INFINITY => parts.max(.., false)?,
-            2.0 => parts.sum(.., false)?.sqrt()?,
-            1.0 => parts.sum(.., false)?,
-            p => parts.sum(.., false)?.pow_scalar(1.0 / p)?,
-        };
+        let norm = common_norm(&grads, options.norm_type)?;
         if options.error_if_nonfinite {
-            let got = norm.astype(DType::F64)?.item::<f64>()?;
+            let got = if norm.dtype() == DType::F64 { norm.item::<f64>()? } else { f64::from(norm.item::<f32>()?) };
             if !got.is_finite() {
                 return wrong("norm", got, "a gradient is infinite or NaN; skip this step, or lower the step size or the loss scale");
             }
@@ -88,28 +80,63 @@ pub fn clip_grad_norm_with(params: &[Tensor], max_norm: f64, options: ClipOption
         for g in &grads {
             g.mul_(&factor.astype(g.dtype())?)?;
         }
-        Ok(norm)
+        let is_wide = grads.iter().all(|g| g.dtype().real() == DType::F64);
+        norm.astype(if is_wide { DType::F64 } else { DType::F32 })
     })
 }
 
-/// Σ|g|ᵖ of one gradient, or its largest magnitude, in the accumulator's dtype.
-fn part(g: &Tensor, p: f64) -> Result<Tensor> {
-    let wide = |g: &Tensor| g.astype(if g.dtype().is_half() { DType::F32 } else { g.dtype() });
-    if p == 2.0 {
-        // As a product: the gradient is read in its own dtype, and no square is stored.
-        let dtype = if g.dtype().is_half() { Some(DType::F32) } else { None };
-        let options = dtype.map_or_else(Default::default, |d| bilin_core::ProductOptions::default().out_dtype(d));
-        return bilin_core::tensordot_with(&g.conj()?, g, g.rank(), options)?.real();
+/// The p-norm of all of `grads`: in f64, where a sum of powers of f32 stays in range, or on a device without it in f32 of the
+/// gradients over their largest magnitude.
+fn common_norm(grads: &[Tensor], p: f64) -> Result<Tensor> {
+    let all = |parts: Result<Vec<Tensor>>| stack(&parts?.iter().collect::<Vec<_>>(), 0);
+    let largest = |dtype: DType| all(grads.iter().map(|g| magnitude(g)?.astype(dtype)).collect())?.max(.., false);
+    let has_wide = grads.iter().all(|g| g.device().backend().has_dtype(DType::F64));
+    let wide = if has_wide { DType::F64 } else { DType::F32 };
+    if p == f64::INFINITY {
+        return largest(wide);
     }
-    if g.numel() == 0 {
-        return wide(g)?.sum(.., false)?.abs();
-    }
-    let size = wide(&g.abs()?)?;
-    match p {
-        p if p == f64::INFINITY => size.max(.., false),
-        1.0 => size.sum(.., false),
-        p => size.pow_scalar(p)?.sum(.., false),
-    }
+    let unit = if has_wide { None } else { Some(unit(&largest(wide)?)?) };
+    let part = |g: &Tensor| match &unit {
+        None => power_sum(g, p, wide),
+        Some(unit) => power_sum(&g.astype(wide)?.div(unit)?, p, wide),
+    };
+    let sum = all(grads.iter().map(part).collect())?.sum(.., false)?;
+    let norm = match p {
+        2.0 => sum.sqrt()?,
+        1.0 => sum,
+        p => sum.pow_scalar(1.0 / p)?,
+    };
+    unit.map_or(Ok(norm.clone()), |unit| norm.mul(&unit))
+}
+
+/// What to divide by so that numbers up to `largest` are at most 1: a normal number, and 1 where `largest` is infinite or NaN.
+fn unit(largest: &Tensor) -> Result<Tensor> {
+    let finite = largest.lt(&largest.scalar_like(f64::INFINITY)?)?;
+    finite.where_(&largest.maximum(&largest.scalar_like(f64::from(f32::MIN_POSITIVE))?)?, &largest.scalar_like(1.0)?)
+}
+
+/// The largest |g|; 0 of none.
+fn magnitude(g: &Tensor) -> Result<Tensor> {
+    if g.numel() == 0 { g.sum(.., false)?.abs() } else { g.abs()?.max(.., false) }
+}
+
+/// Elements that are widened at a time: they stay in the cache.
+const CHUNK: usize = 1 << 18;
+
+/// Σ|g|ᵖ in `wide`.
+fn power_sum(g: &Tensor, p: f64, wide: DType) -> Result<Tensor> {
+    let flat = g.reshape([g.numel()])?;
+    let chunk = |start: usize| {
+        let some = flat.narrow(0, start, CHUNK.min(g.numel() - start))?;
+        if p == 2.0 {
+            let some = some.astype(if g.dtype().is_complex() { DType::C128 } else { wide })?;
+            return vecdot(&some, &some)?.real();
+        }
+        let size = some.abs()?.astype(wide)?;
+        if p == 1.0 { size.sum(.., false) } else { size.pow_scalar(p)?.sum(.., false) }
+    };
+    let parts = (0..g.numel().max(1)).step_by(CHUNK).map(chunk).collect::<Result<Vec<_>>>()?;
+    stack(&parts.iter().collect::<Vec<_>>(), 0)?.sum(.., false)
 }
 
 /// A finite 0-d f32 tensor where every element of `g` is finite, else one that isn't: g·0, summed inside the product.
