@@ -143,7 +143,7 @@ fn products_of_halves_are_rounded_once() {
 /// The same test in a process for each instruction set; a name that the processor lacks falls back to what it has.
 #[test]
 fn every_instruction_set_rounds_halves_once() {
-    for isa in ["portable", "avx2"] {
+    for isa in ["portable", "avx2", "avx512", "amx"] {
         let output = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["products_of_halves_are_rounded_once", "--exact"])
             .env("BILIN_ISA", isa)

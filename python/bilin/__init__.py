@@ -59,6 +59,8 @@ from ._bilin import (
     where,
 )
 from ._modes import enable_grad, no_grad, set_grad_enabled
+from ._named import name_all as _name_all
+from ._named import named as _named
 from .errors import *  # noqa: F403
 
 __builtins_min = __import__("builtins").min
@@ -105,22 +107,51 @@ def from_dlpack(x: _Any, /, *, device: _Any = None, copy: _bool | None = None) -
         raise TypeError(f"from_dlpack: x is of type {type(x).__name__}; want an object with __dlpack__")
     import numpy as np
 
+    source = _Producer(x)
     try:
-        array = np.from_dlpack(x)
+        array = np.from_dlpack(source)
     except Exception as error:
         raise BufferError(f"from_dlpack: x can't be shared: {error}") from error
-    return asarray(array, device=device, copy=copy)
+    return _bilin._from_bits(array, device, copy) if source.is_bfloat16 else asarray(array, device=device, copy=copy)
+
+
+class _Producer:
+    """Another library's array as NumPy takes it: bfloat16, which NumPy's DLPack lacks, travels as uint16."""
+
+    def __init__(self, x: _Any) -> None:
+        self.x, self.is_bfloat16 = x, False
+        if getattr(getattr(x, "dtype", None), "name", "") == "bfloat16" and hasattr(x, "__array_interface__"):
+            self.x, self.is_bfloat16 = x.view("uint16"), True
+
+    def __dlpack__(self, **options: _Any) -> _Any:
+        capsule = self.x.__dlpack__(**options)
+        self.is_bfloat16 = _bilin._relabel(capsule, True) or self.is_bfloat16
+        return capsule
+
+    def __dlpack_device__(self) -> _Any:
+        return self.x.__dlpack_device__()
 
 
 def _dlpack(self: Tensor, **options: _Any) -> _Any:
-    """A capsule over this memory: read-only in the versioned protocol, a copy in the legacy one, which can't say so."""
+    """A capsule over this memory: read-only in the versioned protocol, a copy in the legacy one, which can't say so.
+
+    Negative strides are a copy too, unless ``copy=False`` is asked for.
+    """
     version = options.get("max_version")
     legacy = version is None or version[0] < 1
     if options.get("stream") is not None:
         raise errors.InvalidArgument("__dlpack__: stream is given; the CPU has none, want None")
     if legacy and options.get("copy") is False:
         raise BufferError("__dlpack__: copy is False; memory is read-only, which takes max_version=(1, 0)")
-    return self.numpy(copy=legacy or options.get("copy") is True).__dlpack__(**options)
+    # NumPy takes negative strides, PyTorch doesn't.
+    turned = options.get("copy") is None and __builtins_min(self.strides, default=0) < 0
+    array = self._carried(legacy or turned or options.get("copy") is True)
+    if turned and not legacy:
+        array.flags.writeable = False
+    capsule = array.__dlpack__(**options)
+    if self.dtype == bfloat16:
+        _bilin._relabel(capsule, False)
+    return capsule
 
 
 Tensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
@@ -129,7 +160,9 @@ Tensor.__dlpack_device__ = lambda self: (1, 0)  # type: ignore[method-assign]
 
 def from_numpy(array: _Any, /) -> Tensor:
     """A tensor over the array's memory, as ``asarray(array, copy=False)``."""
-    if not hasattr(array, "__array_interface__"):
+    import numpy as np
+
+    if not isinstance(array, np.ndarray):
         raise TypeError(f"from_numpy: array is of type {type(array).__name__}; want a NumPy array")
     return asarray(array, copy=False)
 
@@ -234,15 +267,14 @@ def _number(value: _Any, func: str, arg: str) -> _Any:
 
 def arange(start: float, /, stop: float | None = None, step: float = 1, *, dtype: _Any = None, device: _Any = None) -> Tensor:
     """start, start + step, … before stop; int64 for whole numbers, else float32."""
-    if stop is None:
-        start, stop = 0, start
-    start, stop, step = _number(start, "arange", "start"), _number(stop, "arange", "stop"), _number(step, "arange", "step")
+    start, step = _number(start, "arange", "start"), _number(step, "arange", "step")
+    start, stop = (0, start) if stop is None else (start, _number(stop, "arange", "stop"))
     if dtype is None:
-        dtype = int64 if all_ints(start, stop, step) else float32
+        dtype = int64 if _all_ints(start, stop, step) else float32
     return _bilin._sequence("arange", float(start), float(stop), float(step), dtype, device)
 
 
-def all_ints(*numbers: float) -> _bool:
+def _all_ints(*numbers: float) -> _bool:
     """Whether no number is a float."""
     for n in numbers:
         if isinstance(n, float):
@@ -263,10 +295,10 @@ def _reduction(name: str) -> _Any:
 
     def reduce(x: _Any, /, *, axis: _Any = None, dtype: _Any = None, keepdims: _bool = False) -> Tensor:
         if dtype is None:
-            return op(x, axes=axis, keepdim=keepdims)
+            return op(x, axis=axis, keepdims=keepdims)
         wanted = _dtype(dtype, name, "dtype")
         # A sum of narrow integers is an int64, exact before it wraps.
-        return op(_bilin._tensor(x, name, "x").astype(wanted), axes=axis, keepdim=keepdims).astype(wanted)
+        return op(_bilin._tensor(x, name, "x").astype(wanted), axis=axis, keepdims=keepdims).astype(wanted)
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__doc__ = f"``{name}`` over ``axis``, an axis, a tuple of them, or None for all."
@@ -283,7 +315,7 @@ def _method(function: _Any) -> _Any:
 
     method.__qualname__ = function.__name__
     method.__name__, method.__doc__ = function.__name__, function.__doc__
-    return method
+    return _named(method)
 
 
 for _f in (sum, mean, max, min, argmax, argmin):
@@ -406,8 +438,13 @@ Tensor.__or__ = Tensor.__ror__ = _bits("or", lambda a, b: where(a, a, b))  # typ
 Tensor.__xor__ = Tensor.__rxor__ = _bits("xor", lambda a, b: a != b)  # type: ignore
 Tensor.__invert__ = logical_not  # type: ignore
 
-divide, multiply, subtract, negative, power = div, mul, sub, neg, pow  # noqa: F821
-equal, not_equal, less, less_equal, greater, greater_equal = eq, ne, lt, le, gt, ge  # noqa: F821
+# What the array API calls ops of the registry.
+_ALIASES = {
+    "divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg", "power": "pow", "equal": "eq", "not_equal": "ne",
+    "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+}  # fmt: skip
+for _alias, _own_name in _ALIASES.items():
+    globals()[_alias] = globals()[_own_name]._named(_alias)
 
 
 def clone(x: Tensor, /) -> Tensor:
@@ -433,7 +470,7 @@ def isdtype(dtype: DType, kind: _Any) -> _bool:
         "numeric": dtype.kind != "bool",
     }
     if not isinstance(kind, str) or kind not in kinds:
-        raise errors.InvalidArgument(f"isdtype: kind is {kind!r}; want one of {', '.join(kinds)}, a dtype or a tuple")
+        raise errors.InvalidArgument(f"isdtype: kind is {kind if isinstance(kind, str) else f'of type {type(kind).__name__}'}; want one of {', '.join(kinds)}, a dtype or a tuple")
     return kinds[kind]
 
 
@@ -512,11 +549,13 @@ def _namespace(self: Tensor, /, *, api_version: str | None = None) -> _Any:
     import sys
 
     if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
-        raise errors.InvalidArgument(f"__array_namespace__: api_version is {api_version!r}; want '2024.12' or earlier")
+        raise errors.InvalidArgument(f"__array_namespace__: api_version is {api_version if isinstance(api_version, str) else f'of type {type(api_version).__name__}'}; want '2024.12' or earlier")
     return sys.modules["bilin"]
 
 
 Tensor.__array_namespace__ = _namespace  # type: ignore[method-assign]
+
+_name_all(globals())
 
 from . import amp, autograd, func, linalg, optim, profiler  # noqa: E402
 

@@ -83,12 +83,10 @@ class EinsumPath(NamedTuple):
 
 def abs(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def add(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def add(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def all(x: ArrayLike, /, *, axis: Axes = ..., keepdims: _Truth = ...) -> Tensor:
     """Whether every element is true."""
-def all_ints(*numbers: Any) -> _Truth:
-    """Whether no number is a float."""
 def any(x: ArrayLike, /, *, axis: Axes = ..., keepdims: _Truth = ...) -> Tensor:
     """Whether some element is true."""
 def arange(start: float, /, stop: float = ..., step: float = ..., *, dtype: DTypeLike | None = ..., device: str | None = ...) -> Tensor:
@@ -115,13 +113,13 @@ def contiguous(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def cos(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def cross_entropy(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def cross_entropy(x: ArrayLike, index: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def diagonal(x: ArrayLike, /, axis1: int = ..., axis2: int = ...) -> Tensor:
     """An op of the registry."""
-def div(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def div(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def divide(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def divide(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def einsum_path(*operands: Any) -> EinsumPath:
     """The path that ``einsum`` takes for the same operands."""
@@ -131,9 +129,9 @@ def empty(shape: int | Sequence[int], *, dtype: DTypeLike | None = ..., device: 
     """A tensor to be filled; it holds zeros."""
 def empty_like(x: ArrayLike, /, *, dtype: DTypeLike | None = ..., device: str | None = ...) -> Tensor:
     """A tensor of this shape to be filled."""
-def eq(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def eq(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def equal(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def equal(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def erf(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
@@ -161,17 +159,17 @@ def full(shape: int | Sequence[int], fill_value: complex, *, dtype: DTypeLike | 
     """One value everywhere."""
 def full_like(x: ArrayLike, /, fill_value: complex, *, dtype: DTypeLike | None = ..., device: str | None = ...) -> Tensor:
     """One value in this shape."""
-def gather(x: ArrayLike, y: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
+def gather(x: ArrayLike, index: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
     """An op of the registry."""
-def ge(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def ge(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def gelu(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def greater(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def greater(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def greater_equal(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def greater_equal(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def gt(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def gt(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def iinfo(type: Any, /) -> Any:
     """Limits of an integer dtype."""
@@ -187,11 +185,11 @@ def isnan(x: ArrayLike, /) -> Tensor:
     """Where an element isn't a number."""
 def layer_norm(*operands: ArrayLike, normalized_shape: Any = ..., eps: float | None = ...) -> Tensor:
     """An op of the registry."""
-def le(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def le(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def less(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def less(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def less_equal(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def less_equal(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def linspace(start: float, stop: float, /, num: int, *, dtype: DTypeLike | None = ..., device: str | None = ..., endpoint: _Truth = ...) -> Tensor:
     """``num`` numbers from start to stop."""
@@ -211,33 +209,33 @@ def logical_xor(x: ArrayLike, y: ArrayLike, /) -> Tensor:
     """One true, the other not."""
 def logsumexp(x: ArrayLike, /, axis: int | None = ..., keepdim: _Truth = ..., *, dim: Axes = ..., keepdims: _Truth = ...) -> Tensor:
     """An op of the registry."""
-def lt(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def lt(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def matrix_transpose(x: ArrayLike, /) -> Tensor:
     """The last two axes exchanged."""
 def max(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``max`` over ``axis``, an axis, a tuple of them, or None for all."""
-def maximum(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def maximum(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def mean(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``mean`` over ``axis``, an axis, a tuple of them, or None for all."""
 def min(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``min`` over ``axis``, an axis, a tuple of them, or None for all."""
-def minimum(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def minimum(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def mul(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def mul(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def multiply(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def multiply(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def narrow(x: ArrayLike, /, axis: int | None = ..., start: int = ..., len: int = ..., *, dim: Axes = ...) -> Tensor:
     """An op of the registry."""
-def ne(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def ne(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def neg(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def negative(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def not_equal(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def not_equal(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def ones(shape: int | Sequence[int], *, dtype: DTypeLike | None = ..., device: str | None = ...) -> Tensor:
     """Ones, float32 where no dtype is named."""
@@ -247,9 +245,9 @@ def permute(x: ArrayLike, /, axes: Axes = ..., *, axis: Axes = ..., dim: Axes = 
     """An op of the registry."""
 def permute_dims(x: ArrayLike, /, axes: Axes) -> Tensor:
     """Axes in another order."""
-def pow(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def pow(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def power(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def power(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def real(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
@@ -257,7 +255,7 @@ def relu(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: _Truth | None = ...) -> Tensor:
     """The same elements under another shape; one length may be -1."""
-def scatter_add(x: ArrayLike, y: ArrayLike, /, axis: int | None = ..., len: int = ..., *, dim: Axes = ...) -> Tensor:
+def scatter_add(x: ArrayLike, index: ArrayLike, /, axis: int | None = ..., len: int = ..., *, dim: Axes = ...) -> Tensor:
     """An op of the registry."""
 def sigmoid(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
@@ -271,9 +269,9 @@ def sqrt(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def squeeze(x: ArrayLike, /, axes: Axes = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
     """An op of the registry."""
-def sub(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def sub(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def subtract(x: ArrayLike, y: ArrayLike, /) -> Tensor:
+def subtract(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def sum(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``sum`` over ``axis``, an axis, a tuple of them, or None for all."""
@@ -287,7 +285,7 @@ def times_i(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def unsqueeze(x: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
     """An op of the registry."""
-def where_(x: ArrayLike, y: ArrayLike, z: ArrayLike, /) -> Tensor:
+def where_(mask: ArrayLike, a: ArrayLike, b: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def zeros(shape: int | Sequence[int], *, dtype: DTypeLike | None = ..., device: str | None = ...) -> Tensor:
     """Zeros, float32 where no dtype is named."""

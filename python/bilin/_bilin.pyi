@@ -98,6 +98,9 @@ class Node:
 class Op:
     """An op of the registry."""
     @property
+    def operands(self) -> Tensor:
+        """Names of the operands."""
+    @property
     def params(self) -> list[str]:
         """Names of the attributes."""
     @property
@@ -225,7 +228,7 @@ class Tensor:
         """How often the memory was changed in place."""
     def abs(self) -> Tensor:
         """An op of the registry."""
-    def add(self, y: ArrayLike, /) -> Tensor:
+    def add(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def argmax(self, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
         """``argmax`` over ``axis``, an axis, a tuple of them, or None for all."""
@@ -249,7 +252,7 @@ class Tensor:
         """Copies `source`, which broadcasts, into this memory."""
     def cos(self) -> Tensor:
         """An op of the registry."""
-    def cross_entropy(self, y: ArrayLike, /) -> Tensor:
+    def cross_entropy(self, index: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def detach(self) -> Tensor:
         """The same memory without history."""
@@ -258,9 +261,9 @@ class Tensor:
         """Name of the device."""
     def diagonal(self, axis1: int = ..., axis2: int = ...) -> Tensor:
         """An op of the registry."""
-    def div(self, y: ArrayLike, /) -> Tensor:
+    def div(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
-    def dot(self, y: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
+    def dot(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
     @property
     def dtype(self) -> DType:
@@ -269,7 +272,7 @@ class Tensor:
         """An op of the registry."""
     def embed(self, axis: int | None = ..., start: int = ..., len: int = ..., *, dim: Axes = ...) -> Tensor:
         """An op of the registry."""
-    def eq(self, y: ArrayLike, /) -> Tensor:
+    def eq(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def erf(self) -> Tensor:
         """An op of the registry."""
@@ -285,9 +288,9 @@ class Tensor:
         """An op of the registry."""
     def floor(self) -> Tensor:
         """An op of the registry."""
-    def gather(self, y: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
+    def gather(self, index: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
         """An op of the registry."""
-    def ge(self, y: ArrayLike, /) -> Tensor:
+    def ge(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def gelu(self) -> Tensor:
         """An op of the registry."""
@@ -304,11 +307,11 @@ class Tensor:
     @property
     def grad_fn(self) -> Node | None:
         """The recorded op that made it."""
-    def gt(self, y: ArrayLike, /) -> Tensor:
+    def gt(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def imag(self) -> Tensor:
         """An op of the registry."""
-    def inner(self, y: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
+    def inner(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
     def is_contiguous(self) -> _Truth:
         """Whether the elements stand in row-major order."""
@@ -319,7 +322,7 @@ class Tensor:
         """The only element as a number of Python."""
     def layer_norm(self, *operands: ArrayLike, normalized_shape: Any = ..., eps: float | None = ...) -> Tensor:
         """An op of the registry."""
-    def le(self, y: ArrayLike, /) -> Tensor:
+    def le(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def log(self) -> Tensor:
         """An op of the registry."""
@@ -329,26 +332,26 @@ class Tensor:
         """An op of the registry."""
     def logsumexp(self, axis: int | None = ..., keepdim: _Truth = ..., *, dim: Axes = ..., keepdims: _Truth = ...) -> Tensor:
         """An op of the registry."""
-    def lt(self, y: ArrayLike, /) -> Tensor:
+    def lt(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     @property
     def mT(self) -> Tensor:
         """The last two axes exchanged."""
-    def matmul(self, y: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
+    def matmul(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
-    def matvec(self, y: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
+    def matvec(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
-    def max(self, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def max(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
         """``max`` over ``axis``, an axis, a tuple of them, or None for all."""
-    def maximum(self, y: ArrayLike, /) -> Tensor:
+    def maximum(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
-    def mean(self, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def mean(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
         """``mean`` over ``axis``, an axis, a tuple of them, or None for all."""
-    def min(self, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def min(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
         """``min`` over ``axis``, an axis, a tuple of them, or None for all."""
-    def minimum(self, y: ArrayLike, /) -> Tensor:
+    def minimum(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
-    def mul(self, y: ArrayLike, /) -> Tensor:
+    def mul(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def narrow(self, axis: int | None = ..., start: int = ..., len: int = ..., *, dim: Axes = ...) -> Tensor:
         """An op of the registry."""
@@ -358,17 +361,17 @@ class Tensor:
     @property
     def ndim(self) -> int:
         """Number of axes."""
-    def ne(self, y: ArrayLike, /) -> Tensor:
+    def ne(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def neg(self) -> Tensor:
         """An op of the registry."""
     def numpy(self, *, copy: _Truth | None = ...) -> npt.NDArray[Any]:
         """A read-only array over this memory, or with `copy=True` a writable copy."""
-    def outer(self, y: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
+    def outer(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
     def permute(self, axes: Axes = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
         """An op of the registry."""
-    def pow(self, y: ArrayLike, /) -> Tensor:
+    def pow(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def real(self) -> Tensor:
         """An op of the registry."""
@@ -389,7 +392,7 @@ class Tensor:
         """The same elements under another shape; one length may be −1."""
     def retain_grad(self) -> None:
         """Keeps the gradient of this interior tensor."""
-    def scatter_add(self, y: ArrayLike, /, axis: int | None = ..., len: int = ..., *, dim: Axes = ...) -> Tensor:
+    def scatter_add(self, index: ArrayLike, /, axis: int | None = ..., len: int = ..., *, dim: Axes = ...) -> Tensor:
         """An op of the registry."""
     @property
     def shape(self) -> tuple[int, ...]:
@@ -412,13 +415,13 @@ class Tensor:
     @property
     def strides(self) -> tuple[int, ...]:
         """Strides in elements."""
-    def sub(self, y: ArrayLike, /) -> Tensor:
+    def sub(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
-    def sum(self, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def sum(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
         """``sum`` over ``axis``, an axis, a tuple of them, or None for all."""
     def tanh(self) -> Tensor:
         """An op of the registry."""
-    def tensordot(self, y: ArrayLike, /, axes: Axes = ..., lhs: Any = ..., rhs: Any = ..., out_dtype: DTypeLike | None = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
+    def tensordot(self, b: ArrayLike, /, axes: Axes = ..., lhs: Any = ..., rhs: Any = ..., out_dtype: DTypeLike | None = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
         """An op of the registry."""
     def times_i(self) -> Tensor:
         """An op of the registry."""
@@ -430,11 +433,11 @@ class Tensor:
         """Axes in another order; without arguments reversed."""
     def unsqueeze(self, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
         """An op of the registry."""
-    def vecdot(self, y: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
+    def vecdot(self, rhs: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
         """An op of the registry."""
-    def vecmat(self, y: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
+    def vecmat(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
-    def where_(self, y: ArrayLike, z: ArrayLike, /) -> Tensor:
+    def where_(self, a: ArrayLike, b: ArrayLike, /) -> Tensor:
         """An op of the registry."""
     def zero_(self) -> Self:
         """Every element becomes 0."""
@@ -453,6 +456,8 @@ def _einsum_path(*args: Any, **kwargs: Any) -> Any:
     """Steps, FLOPs and peak elements of the path that `einsum` takes."""
 def _eye(*args: Any, **kwargs: Any) -> Any:
     """The n×n identity."""
+def _from_bits(*args: Any, **kwargs: Any) -> Any:
+    """`from_dlpack` of bfloat16 elements that NumPy carried as uint16."""
 def _full(*args: Any, **kwargs: Any) -> Any:
     """Zeros, ones or one value."""
 def _gradcheck(*args: Any, **kwargs: Any) -> Any:
@@ -467,6 +472,8 @@ def _profile_end(*args: Any, **kwargs: Any) -> Any:
     """Closes the innermost scope of this thread, which must be a profile."""
 def _rebuild(*args: Any, **kwargs: Any) -> Any:
     """A tensor from its pickled parts."""
+def _relabel(*args: Any, **kwargs: Any) -> Any:
+    """Calls a capsule's bfloat16 elements uint16, or the other way round; whether it held such."""
 def _scope_begin(*args: Any, **kwargs: Any) -> Any:
     """Opens a named scope on this thread."""
 def _scope_end(*args: Any, **kwargs: Any) -> Any:

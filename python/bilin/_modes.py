@@ -34,7 +34,7 @@ class _Scope:
 
     def __call__(self, function: F) -> F:
         if not callable(function):
-            raise TypeError(f"{type(self).__name__}: function is {function!r}; want a function to decorate")
+            raise TypeError(f"{type(self).__name__}: function is of type {type(function).__name__}; want a function to decorate")
 
         @functools.wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
@@ -76,6 +76,9 @@ class enable_grad(no_grad):
 
     _on = True
 
+    def __new__(cls, function: Any = None) -> Any:
+        return super().__new__(cls, function)
+
 
 class set_grad_enabled(_GradScope):
     """Turns recording on or off at once; as a context manager, until the scope ends."""
@@ -83,7 +86,7 @@ class set_grad_enabled(_GradScope):
     def __init__(self, mode: bool) -> None:
         super().__init__()
         if not isinstance(mode, bool):
-            raise TypeError(f"set_grad_enabled: mode is {mode!r}; want True or False")
+            raise TypeError(f"set_grad_enabled: mode is of type {type(mode).__name__}; want True or False")
         self._on = mode
         self._outer = _bilin._set_grad_enabled(mode)
 

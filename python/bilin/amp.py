@@ -17,7 +17,7 @@ class autocast(_Scope):
     def __init__(self, dtype: Any = "bfloat16", *, enabled: bool = True) -> None:
         super().__init__()
         if not isinstance(enabled, bool):
-            raise TypeError(f"autocast: enabled is {enabled!r}; want True or False")
+            raise TypeError(f"autocast: enabled is of type {type(enabled).__name__}; want True or False")
         self._dtype = _bilin._dtype(dtype, "autocast", "dtype")
         if self._dtype not in (_bilin.float16, _bilin.bfloat16, _bilin.float32):
             raise TypeError(f"autocast: dtype is {self._dtype}; want float16, bfloat16 or float32")

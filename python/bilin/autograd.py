@@ -8,6 +8,7 @@ from typing import Any, Callable, Sequence, TypeVar
 from . import _bilin, errors
 from ._bilin import HookHandle, Node, Picture, Rng, Tensor, backward, grad, is_detecting_anomaly, is_grad_enabled
 from ._modes import _GradScope
+from ._named import name_all as _name_all
 
 __all__ = [
     "Function",
@@ -246,7 +247,7 @@ def checkpoint(function: Callable[..., R], *args: Any, rng: Rng | None = None, *
     ``rng`` is the stream that the function draws from, if it draws: it gives the same numbers again.
     """
     if not callable(function):
-        raise TypeError(f"checkpoint: function is {function!r}; want a function")
+        raise TypeError(f"checkpoint: function is of type {type(function).__name__}; want a function")
     if rng is not None and not isinstance(rng, Rng):
         raise TypeError(f"checkpoint: rng is of type {type(rng).__name__}; want a bilin.Rng")
     places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
@@ -272,7 +273,7 @@ class detect_anomaly(_GradScope):
     def __init__(self, mode: bool = True) -> None:
         super().__init__()
         if not isinstance(mode, bool):
-            raise TypeError(f"detect_anomaly: mode is {mode!r}; want True or False")
+            raise TypeError(f"detect_anomaly: mode is of type {type(mode).__name__}; want True or False")
         self._on = mode
 
     def _again(self) -> detect_anomaly:
@@ -298,14 +299,16 @@ def _check(
     name: str, second: bool, f: Any, inputs: Any, eps: float, tolerance: float, seed: int, raise_exception: bool
 ) -> bool:
     if not callable(f):
-        raise TypeError(f"{name}: func is {f!r}; want a function of tensors")
+        raise TypeError(f"{name}: func is of type {type(f).__name__}; want a function of tensors")
     for arg, number in (("eps", eps), ("tolerance", tolerance)):
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             raise TypeError(f"{name}: {arg} is of type {type(number).__name__}; want a number")
         if not number > 0:
             raise errors.InvalidArgument(f"{name}: {arg} is {number}; want a number above 0")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise errors.InvalidArgument(f"{name}: seed is {seed!r}; want a whole number from 0")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"{name}: seed is of type {type(seed).__name__}; want a whole number from 0")
+    if not 0 <= seed < 2**63:
+        raise errors.InvalidArgument(f"{name}: seed is {seed}; want a whole number from 0, below 2**63")
     x = _tensors(inputs, name)
     count = [1]
 
@@ -324,8 +327,9 @@ def _check(
         while which < count[0]:
             _bilin._gradcheck(result(which), x, second, float(eps), float(tolerance), seed)
             which += 1
-    except errors.InvalidArgument:
+    except errors.InvalidArgument as error:
         if raise_exception:
+            error.args = (str(error).replace(f"{name}: input is ", f"{name}: inputs: number ", 1),)
             raise
         return False
     return True
@@ -358,3 +362,6 @@ def gradgradcheck(
 ) -> bool:
     """``gradcheck`` of the gradients."""
     return _check("gradgradcheck", True, func, inputs, eps, tolerance, seed, raise_exception)
+
+
+_name_all(globals())

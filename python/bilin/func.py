@@ -7,6 +7,7 @@ from typing import Any, Callable, Sequence
 from . import _bilin
 from ._bilin import Tensor, asarray, stack
 from ._modes import enable_grad
+from ._named import name_all as _name_all
 
 __all__ = ["grad", "value_and_grad", "vjp", "jvp", "hvp", "jacrev", "jacfwd", "hessian"]
 
@@ -32,9 +33,16 @@ def _map(spec: Any, f: Callable[[int], Any]) -> Any:
     return f(spec)
 
 
-def _leaves(tree: Any, name: str, arg: str) -> tuple[list[Tensor], Any]:
+def _flat(tree: Any, name: str, what: str) -> tuple[list[Any], Any]:
     found: list[Any] = []
-    spec = _flatten(tree, found)
+    try:
+        return found, _flatten(tree, found)
+    except RecursionError:
+        raise _error("InvalidArgument", f"{name}: {what} is nested without end; want a tree of tensors") from None
+
+
+def _leaves(tree: Any, name: str, arg: str) -> tuple[list[Tensor], Any]:
+    found, spec = _flat(tree, name, arg)
     leaves = []
     for x in found:
         try:
@@ -45,8 +53,7 @@ def _leaves(tree: Any, name: str, arg: str) -> tuple[list[Tensor], Any]:
 
 
 def _results(tree: Any, name: str) -> tuple[list[Tensor], Any]:
-    found: list[Any] = []
-    spec = _flatten(tree, found)
+    found, spec = _flat(tree, name, "the function's result")
     for x in found:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: the function gave a {type(x).__name__}; want tensors")
@@ -55,7 +62,7 @@ def _results(tree: Any, name: str) -> tuple[list[Tensor], Any]:
 
 def _function(f: Any, name: str) -> None:
     if not callable(f):
-        raise TypeError(f"{name}: f is {f!r}; want a function")
+        raise TypeError(f"{name}: f is of type {type(f).__name__}; want a function")
 
 
 class _Pull:
@@ -313,3 +320,6 @@ def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     """The second derivative of the real scalar ``f``: forward over reverse."""
     _function(f, "hessian")
     return jacfwd(jacrev(f, argnums), argnums)
+
+
+_name_all(globals())

@@ -139,7 +139,7 @@ def parameters(f: Any) -> str:
 
 def op(entry: Any) -> str:
     arity = entry.schema.arity
-    operands = ["x", "y", "z"][: int(arity)] if arity.isdigit() else ["*operands"]
+    operands = entry.operands
     if arity.isdigit():
         out = [f"{o}: ArrayLike" for o in operands] + ["/"]
         out += [f"{p}: {ARGUMENTS.get(p, 'Any')} = ..." for p in entry.params]
@@ -183,7 +183,7 @@ def class_(cls: type) -> str:
             args = args[1:] if args and args[0] == "/" else args
             out.append(function(key, ", ".join(["self", *(a for a in args)]), "Tensor", doc(value), "    "))
         elif inspect.isfunction(value):
-            out.append(function(key, f"self, {parameters(value)}".rstrip(", "), result(key, name), doc(value), "    "))
+            out.append(function(key, f"self, {annotated(value)}".rstrip(", "), result(key, name), doc(value), "    "))
         else:
             out.append(function(key, f"self, {parameters(value)}".rstrip(", "), result(key, name), doc(value), "    "))
     if len(out) == 1 and not doc(cls):

@@ -193,7 +193,7 @@ def test_several_roots_in_one_pass():
     x = leaf(3)
     bl.autograd.backward([(x * 2).sum(), x * x], [None, np.ones(3)])
     np.testing.assert_allclose(x.grad.numpy(), 2 + 2 * x.detach().numpy())
-    with pytest.raises(bl.InvalidArgument, match="backward: gradients"):
+    with pytest.raises(bl.InvalidArgument, match="backward: tensors: gradients"):
         bl.autograd.backward([(x * 2).sum()], [None, None])
 
 
@@ -241,7 +241,7 @@ def test_anomalies_are_found_where_they_begin():
 
 def test_wrong_gradients_are_found():
     wrong = made(lambda ctx, g: g * 3)
-    with pytest.raises(bl.InvalidArgument, match="gradcheck: input is 0 of"):
+    with pytest.raises(bl.InvalidArgument, match="gradcheck: inputs: number 0 of"):
         gradcheck(wrong.apply, leaf(3))
     assert not gradcheck(wrong.apply, leaf(3), raise_exception=False)
     with pytest.raises(bl.InvalidArgument, match="gradcheck"):

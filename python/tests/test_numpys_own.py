@@ -40,18 +40,24 @@ def given_back(t):
 
 
 def stand_in(function):
-    """The function with NumPy's arguments that are easily given: `out` and `dtype`."""
+    """The function with NumPy's arguments that are easily given: `out`, `dtype` with its `casting`, and `order`."""
 
-    def call(*args, out=None, dtype=None, **kwargs):
+    def call(*args, out=None, dtype=None, casting="same_kind", order="K", **kwargs):
+        if casting == "same_value" or order not in "CFAKcfak":
+            raise ValueError(f"{function.__name__}: casting is {casting}, order {order}")
+        np.can_cast(float, float, casting)  # Knows the other names.
         args = list(args)
-        for i in operands(function.__name__, args):
-            args[i] = converted(args[i])
+        places = operands(function.__name__, args)
+        # Beside an array a number takes its dtype, as with NumPy.
+        is_weak = any(isinstance(args[i], (np.ndarray, np.generic)) for i in places)
+        for i in places:
+            args[i] = args[i] if is_weak and isinstance(args[i], (int, float)) else converted(args[i])
             if dtype is not None:
-                args[i] = np.asarray(args[i]).astype(dtype)
+                args[i] = np.asarray(args[i]).astype(dtype, casting=casting)
         result = given_back(function(*args, **kwargs))
         if out is None:
-            return result
-        np.copyto(out, result)
+            return result if order in "Kk" else np.asarray(result, order=order)
+        np.copyto(out, result, casting=casting)
         return out
 
     call.__name__ = function.__name__

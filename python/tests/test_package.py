@@ -79,6 +79,45 @@ def test_newtons_method_ends_at_the_minimum():
     assert logistic.main([]) > 0.98
 
 
+def test_gradients_of_a_fixed_point_are_those_of_the_closed_form():
+    equilibrium = example("equilibrium")
+    assert equilibrium.main(["--states", "12"]) < 1e-10
+    parameters = equilibrium.draw(6, 2)
+    bent = bl.func.grad(equilibrium.unrolled(5), argnums=(0, 1, 2, 3))(*parameters)
+    assert equilibrium.apart(bent, equilibrium.closed_form(*parameters)) > 1e-4
+    # Of the second order, and in PyTorch's style.
+    leaves = [p.requires_grad_() for p in parameters]
+    assert bl.autograd.gradcheck(equilibrium.loss, leaves) and bl.autograd.gradgradcheck(equilibrium.loss, leaves)
+    with pytest.raises(ValueError, match="want a contraction"):
+        equilibrium.fixed_point(lambda z, p: z + p, bl.asarray([1.0]), bl.asarray([1.0]))
+
+
+def test_a_gradient_flows_through_a_gradient_step():
+    maml = example("maml")
+    rng = np.random.default_rng(4)
+    (x, y), (a, b) = [(rng.standard_normal((2, 4, 3)), rng.standard_normal((2, 4, 1))) for _ in range(2)]
+    given, asked = (bl.asarray(x), bl.asarray(y)), (bl.asarray(a), bl.asarray(b))
+    w = rng.standard_normal((3, 1))
+
+    def linear(w, x):
+        return x @ w[0]
+
+    found = bl.func.grad(lambda w: maml.error_after(linear, [w], given, asked, 0.05))(bl.asarray(w)).numpy()
+    # With H = 2/n·XᵀX and w′ = w − rate·(H·w − 2/n·Xᵀy): the mean over tasks of (I − rate·H)·2/m·Aᵀ(A·w′ − b).
+    want = 0
+    for t in range(2):
+        moved = w - 0.05 * 2 / 4 * x[t].T @ (x[t] @ w - y[t])
+        g = 2 / 4 * a[t].T @ (a[t] @ moved - b[t])
+        want = want + (g - 0.05 * 2 / 4 * x[t].T @ (x[t] @ g)) / 2
+    np.testing.assert_allclose(found, want, rtol=1e-12)
+    draws = bl.Rng(1)
+    points, leaves = maml.tasks(3, draws), [p.requires_grad_() for p in maml.weights(draws)]
+    assert bl.autograd.gradcheck(lambda *w: maml.error_after(maml.network, list(w), *points, 0.05), leaves)
+    learned, random = maml.main(["--steps", "60"])
+    # Learned weights gain more by one step than random ones do.
+    assert learned[0] - learned[1] > 2 * (random[0] - random[1]) > 0 and learned[1] < random[1]
+
+
 def counted(work):
     """How far another thread of Python comes while `work` runs."""
     begun, done, count = threading.Event(), threading.Event(), 0

@@ -46,7 +46,7 @@ def test_memory_is_shared_only_where_asked_for():
     shared += 1
     assert a[1] == 1
     a.flags.writeable = False
-    with pytest.raises(bl.InvalidArgument, match="add_: buffer"):
+    with pytest.raises(bl.InvalidArgument, match="add_: self, other: buffer"):
         bl.asarray(a, copy=False).__iadd__(1)
     with pytest.raises(bl.InvalidArgument, match="asarray: obj"):
         bl.asarray(np.zeros(9)[1:], copy=False)
@@ -239,9 +239,9 @@ def test_every_op_of_the_registry_is_here():
     x = bl.asarray([[1.0, 3.0], [2.0, 0.5]])
     assert x.exp().log().sum(axis=0).shape == (2,) and bl.ops.sum(x, axes=(0, 1), keepdim=True).shape == (1, 1)
     assert x.softmax(axis=-1).sum().item() == pytest.approx(2)
-    with pytest.raises(TypeError, match="matmul: operand"):
+    with pytest.raises(TypeError, match="matmul: rhs"):
         bl.ops.matmul(x, [[1.0]])
-    with pytest.raises(bl.ShapeMismatch, match="matmul: operand 1 has rank 1"):
+    with pytest.raises(bl.ShapeMismatch, match="matmul: rhs has rank 1"):
         bl.ops.matmul(x, x[0])
     with pytest.raises(TypeError, match="sum: no argument is named axi"):
         bl.ops.sum(x, axi=0)

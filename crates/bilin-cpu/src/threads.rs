@@ -92,6 +92,18 @@ pub(crate) fn for_each(tasks: usize, cost: usize, work: &(dyn Fn(usize) + Sync))
     inside(|| (0..tasks).into_par_iter().with_min_len(least).for_each(work));
 }
 
+/// Runs `work` over ranges that make up `0..tasks`, each task of about `cost` elementary operations, in any order.
+pub(crate) fn for_ranges(tasks: usize, cost: usize, work: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
+    let threads = current_threads();
+    if tasks <= 1 || tasks.saturating_mul(cost) < SERIAL_BELOW || threads == 1 {
+        return work(0..tasks);
+    }
+    let least = (SERIAL_BELOW / 4 / cost.max(1)).clamp(1, tasks);
+    let each = tasks.div_ceil(4 * threads).max(least);
+    let parts = tasks.div_ceil(each);
+    inside(|| (0..parts).into_par_iter().for_each(|i| work(i * each..tasks.min((i + 1) * each))));
+}
+
 /// Runs `work(start, chunk)` for chunks of a slice, each element of about `cost` elementary operations.
 pub(crate) fn for_each_chunk<T: Send>(data: &mut [T], chunk: usize, cost: usize, work: &(dyn Fn(usize, &mut [T]) + Sync)) {
     if data.len() <= chunk || data.len().saturating_mul(cost) < SERIAL_BELOW || current_threads() == 1 {

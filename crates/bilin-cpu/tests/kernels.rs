@@ -129,6 +129,53 @@ fn tiles_and_their_edges() {
     }
 }
 
+/// Matrices that are read run by run, across columns and along terms, from either side.
+#[test]
+fn a_few_rows_times_a_large_matrix() {
+    let mut rng = Rng(12);
+    for dtype in [DType::F32, DType::F64, DType::I32, DType::I64] {
+        for (m, n, k) in [(1, 300, 600), (3, 310, 1100), (8, 260, 1030)] {
+            let lens = [('i', m), ('j', n), ('k', k)];
+            for (subscript, kind) in
+                [("ik,kj->ij", "line"), ("ik,jk->ij", "line"), ("jk,ik->ji", "-"), ("kj,ki->ji", "-"), ("jk,ki->ij", "line")]
+            {
+                let ran = Case::new(subscript, &lens, same(dtype), [Class::Row, Class::Offset, Class::Row], NO, &mut rng, false).check();
+                assert!(ran.iter().any(|name| name.contains(kind)), "{subscript} {m} {n} {k}: {ran:?}");
+            }
+        }
+    }
+}
+
+/// Groups of 32 blocks, several blocks of k, tails of each: what a tile unit pads and visits twice.
+#[test]
+fn blocks_of_a_tile_unit() {
+    let mut rng = Rng(11);
+    use DType::*;
+    let of = [
+        [Bf16, Bf16, Bf16],
+        [Bf16, Bf16, F32],
+        [I8, I8, I32],
+        [U8, I8, I32],
+        [I8, U8, I32],
+        [U8, U8, I32],
+        [I8; 3],
+        [I16; 3],
+        [I32; 3],
+        [I64; 3],
+        [I16, I16, I32],
+        [I32, I32, I64],
+    ];
+    for dtypes in of {
+        for (m, n, k) in [(1, 40, 1100), (33, 1, 600), (17, 33, 1025), (40, 70, 65), (64, 32, 2050)] {
+            let lens = [('i', m), ('j', n), ('k', k)];
+            for subscript in ["ik,kj->ij", "ki,jk->ij", "ik,jk->ji"] {
+                Case::new(subscript, &lens, dtypes, [Class::Row; 3], NO, &mut rng, false).check();
+            }
+            Case::new("ik,kj->ij", &lens, dtypes, [Class::Negative, Class::Sliced, Class::Transposed], NO, &mut rng, true).check();
+        }
+    }
+}
+
 #[test]
 fn conjugation_on_either_side() {
     let mut rng = Rng(6);
@@ -174,7 +221,8 @@ fn a_sum_of_negative_zeros_is_one_and_a_sum_of_nothing_is_not() {
                     (0..bytes.len() / dtype.size_bytes()).for_each(|i| put(dtype, bytes, i, number(x)));
                 }
                 ran.extend(case.check());
-                let wants_sign = k > 0;
+                // A tile unit begins at +0.
+                let wants_sign = k > 0 && !case.is_paired(None);
                 let got = case.run(None).unwrap();
                 for i in 0..case.layouts[2].numel() {
                     let (re, im) = match read(dtype, &got, i) {

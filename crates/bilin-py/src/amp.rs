@@ -60,7 +60,7 @@ impl PyGradScaler {
             *to = given.map_or(Ok(*to), |v| float(v, FUNC, arg))?;
         }
         o.growth_interval = growth_interval.map_or(Ok(o.growth_interval), |v| len(v, FUNC, "growth_interval").map(|n| n as u64))?;
-        let scaler = GradScaler::new(o).or_raise()?;
+        let scaler = GradScaler::new(o).or_raise_as(FUNC, &["init_scale"], &["growth_factor", "backoff_factor", "growth_interval"])?;
         let on = enabled.map_or(Ok(true), |v| flag(v, FUNC, "enabled"))?;
         Ok(PyGradScaler(if on { scaler } else { GradScaler::disabled() }))
     }
@@ -69,14 +69,18 @@ impl PyGradScaler {
     fn scale<'py>(&self, outputs: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = outputs.py();
         if let Ok(t) = outputs.cast::<PyTensor>() {
-            let scaled = self.0.scale(&t.get().0).or_raise()?;
+            let scaled = self.0.scale(&t.get().0).or_raise_as("scale", &["outputs"], &[])?;
             return Ok(Bound::new(py, PyTensor(scaled))?.into_any());
         }
         let is_list = outputs.is_instance_of::<PyList>();
         if !is_list && !outputs.is_instance_of::<PyTuple>() {
             return Err(wrong_type("scale", "outputs", outputs, "a tensor, or a list or tuple of them"));
         }
-        let all = outputs.try_iter()?.map(|o| self.scale(&o?)).collect::<PyResult<Vec<_>>>()?;
+        let one = |o: PyResult<Bound<'py, PyAny>>| match o?.cast::<PyTensor>() {
+            Ok(t) => Bound::new(py, PyTensor(self.0.scale(&t.get().0).or_raise_as("scale", &["outputs"], &[])?)),
+            Err(_) => Err(wrong_type("scale", "outputs", outputs, "a tensor, or a list or tuple of them")),
+        };
+        let all = outputs.try_iter()?.map(one).collect::<PyResult<Vec<_>>>()?;
         Ok(if is_list { PyList::new(py, all)?.into_any() } else { PyTuple::new(py, all)?.into_any() })
     }
     /// Divides the gradients of the optimiser's parameters by the scale, once a step, so that they can be clipped.
@@ -98,7 +102,7 @@ impl PyGradScaler {
     fn update(&mut self, new_scale: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         match new_scale.filter(|s| !s.is_none()) {
             None => self.0.update().or_raise(),
-            Some(scale) => self.0.update_to(float(scale, "update", "new_scale")?).or_raise(),
+            Some(scale) => self.0.update_to(float(scale, "update", "new_scale")?).or_raise_as("update", &["new_scale"], &[]),
         }
     }
     /// The scale now.
@@ -120,6 +124,6 @@ impl PyGradScaler {
     /// Takes up a state.
     #[pyo3(signature = (state, /))]
     fn load_state_dict(&mut self, state: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.0.load_state_dict(&unnamed(state)?).or_raise()
+        self.0.load_state_dict(&unnamed(state)?).or_raise_as("load_state_dict", &["state"], &[])
     }
 }

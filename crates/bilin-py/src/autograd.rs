@@ -165,6 +165,12 @@ pub fn options(func: &str, retain_graph: Option<&Bound<'_, PyAny>>, create_graph
     Ok(BackwardOptions { gradient: None, retain_graph, create_graph })
 }
 
+/// An error of a pass in the terms of the function that began it; those of ops and functions on its way keep theirs.
+pub fn of_pass(error: bilin::Error, func: &str, outputs: &[&str], others: &[&str]) -> PyErr {
+    let is_own = matches!(crate::error::of_call(&error), Some("backward" | "grad"));
+    if is_own { crate::error::raise_as(error, func, outputs, others) } else { crate::error::raise(error) }
+}
+
 /// Adds the gradient of the sum of several tensors to the `.grad` of the leaves they depend on, in one pass.
 #[pyfunction]
 #[pyo3(signature = (tensors, grad_tensors=None, retain_graph=None, create_graph=None))]
@@ -177,7 +183,10 @@ pub fn backward(
     let outputs = self::tensors(tensors, "backward", "tensors")?;
     let gradients = cotangents(grad_tensors, "backward", "grad_tensors")?;
     let options = options("backward", retain_graph, create_graph)?;
-    tensors.py().detach(|| backward_all(&outputs.iter().collect::<Vec<_>>(), &gradients, options)).or_raise()
+    tensors
+        .py()
+        .detach(|| backward_all(&outputs.iter().collect::<Vec<_>>(), &gradients, options))
+        .map_err(|e| of_pass(e, "backward", &["tensors"], &["grad_tensors"]))
 }
 
 /// Gradients of the sum of outputs by inputs, without touching `.grad`.
@@ -198,7 +207,12 @@ pub fn grad(
     let allow_unused = optional_flag(allow_unused, "grad", "allow_unused")?.unwrap_or(false);
     let options = GradOptions { grad_outputs: cotangents, retain_graph, create_graph, allow_unused };
     let run = || bilin::autograd::grad(&outputs.iter().collect::<Vec<_>>(), &inputs.iter().collect::<Vec<_>>(), options);
-    Ok(py.detach(run).or_raise()?.into_iter().map(|g| g.map(PyTensor)).collect())
+    Ok(py
+        .detach(run)
+        .map_err(|e| of_pass(e, "grad", &["outputs"], &["inputs", "grad_outputs"]))?
+        .into_iter()
+        .map(|g| g.map(PyTensor))
+        .collect())
 }
 
 /// Values and derivatives along `v` of `f`, a function of a list of tensors that gives a list of tensors.

@@ -127,7 +127,10 @@ pub fn promoted(objs: &[(&Bound<'_, PyAny>, &str)], func: &str) -> PyResult<Vec<
             common = Some(match common {
                 None => o.dtype(),
                 Some(so_far) => o.beside(so_far).or_else(|| if strong { None } else { promote(so_far, o.dtype()) }).ok_or_else(|| {
-                    let text = format!("{func}: dtypes ({so_far}, {}) don't fit; convert one operand with astype", o.dtype());
+                    let mut names: Vec<&str> = objs.iter().map(|(_, name)| *name).collect();
+                    names.dedup();
+                    let names = names.join(", ");
+                    let text = format!("{func}: {names}: dtypes ({so_far}, {}) don't fit; convert one with astype", o.dtype());
                     new("DtypeMismatch", text)
                 })?,
             });
@@ -209,8 +212,19 @@ pub fn list_of(obj: &Bound<'_, PyAny>, dtype: DType, device: &Device, func: &str
 
 /// A NumPy array as a tensor.
 pub fn from_array(array: &Bound<'_, PyUntypedArray>, sharing: Sharing, device: &Device, func: &str, arg: &str) -> PyResult<Tensor> {
+    from_elements(array, of_descr(&array.dtype(), func, arg)?, sharing, device, func, arg)
+}
+
+/// The same, with the elements' bits read as `dtype`, which is as wide.
+pub fn from_elements(
+    array: &Bound<'_, PyUntypedArray>,
+    dtype: DType,
+    sharing: Sharing,
+    device: &Device,
+    func: &str,
+    arg: &str,
+) -> PyResult<Tensor> {
     let descr = array.dtype();
-    let dtype = of_descr(&descr, func, arg)?;
     let is_native = descr.is_native_byteorder() != Some(false);
     let shared = if is_native { borrow(array, dtype, device)? } else { None };
     match (sharing, shared) {
@@ -228,7 +242,7 @@ pub fn from_array(array: &Bound<'_, PyUntypedArray>, sharing: Sharing, device: &
     let dense = if is_native && array.is_c_contiguous() {
         array.clone()
     } else {
-        let native = crate::dtype::descr(array.py(), dtype, func)?;
+        let native = descr.call_method1("newbyteorder", ("=",))?;
         array.call_method("astype", (native,), Some(&kwargs))?.cast_into::<PyUntypedArray>()?
     };
     let mut bytes = bytes_of(&dense);

@@ -22,14 +22,66 @@ pub fn defer(raised: PyErr) -> Error {
     Error::invalid(CALLABLE, "result", "an exception", "see the exception")
 }
 
-/// The Python exception of an error of the engine: `bilin.ShapeMismatch`, ….
+/// The Python exception of an error of the engine: `bilin.ShapeMismatch`, …. An op of the registry speaks of its operands by
+/// the names of its signature.
 pub fn raise(error: Error) -> PyErr {
+    let entry = of_call(&error).and_then(|op| bilin::ops::entries().find(|e| e.schema.name == op));
+    match entry {
+        Some(entry) => raise_as(error, entry.schema.name, crate::ops::operand_names(entry), entry.params),
+        None => raise_as(error, "", &[], &[]),
+    }
+}
+
+/// The op of an error about what a call was given.
+pub fn of_call(error: &Error) -> Option<&str> {
+    match error {
+        Error::ShapeMismatch { op, .. }
+        | Error::DtypeMismatch { op, .. }
+        | Error::DeviceMismatch { op, .. }
+        | Error::NonDeterministic { op, .. }
+        | Error::TooLarge { op, .. }
+        | Error::Unsupported { op, .. }
+        | Error::InvalidArgument { op, .. } => Some(op),
+        _ => None,
+    }
+}
+
+/// The same in the terms of the function that was called: its name, and its arguments by theirs. What the text doesn't tell
+/// apart, such as two shapes, is said of all of `operands`; `others` are arguments that the text may name as well.
+pub fn raise_as(error: Error, func: &str, operands: &[&str], others: &[&str]) -> PyErr {
     if matches!(&error, Error::InvalidArgument { op, .. } if op == CALLABLE)
         && let Some(raised) = RAISED.take()
     {
         return raised;
     }
-    new(error.kind(), error.to_string())
+    let kind = error.kind();
+    let text = match of_call(&error) {
+        Some(op) if !func.is_empty() => named(&error.to_string(), op, func, operands, others),
+        _ => error.to_string(),
+    };
+    new(kind, text)
+}
+
+fn named(text: &str, op: &str, func: &str, operands: &[&str], others: &[&str]) -> String {
+    let fact = text.strip_prefix(op).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(text);
+    let mut fact = fact.to_owned();
+    for (i, name) in operands.iter().enumerate().rev() {
+        fact = fact.replace(&format!("operand {i}"), name);
+    }
+    let several = others.iter().find(|name| ["axes", "dim", "dims"].contains(name));
+    if let (Some(several), Some(rest)) = (several, fact.strip_prefix("axis is ")) {
+        fact = format!("{several} holds {rest}");
+    }
+    if others.contains(&"axis")
+        && let Some(rest) = fact.strip_prefix("axes is ")
+    {
+        fact = format!("axis is {rest}");
+    }
+    let mut words = fact.split(|c: char| !c.is_alphanumeric() && c != '_');
+    if words.any(|w| operands.contains(&w) || others.contains(&w)) {
+        return format!("{func}: {fact}");
+    }
+    format!("{func}: {}: {fact}", operands.join(", "))
 }
 
 /// An exception of `bilin.errors` by name.
@@ -62,10 +114,15 @@ pub fn wrong_type(func: &str, arg: &str, got: &Bound<'_, PyAny>, want: &str) -> 
 pub trait OrRaise<T> {
     /// The value, or the exception.
     fn or_raise(self) -> PyResult<T>;
+    /// The value, or the exception in the terms of a function with these arguments.
+    fn or_raise_as(self, func: &str, operands: &[&str], others: &[&str]) -> PyResult<T>;
 }
 
 impl<T> OrRaise<T> for bilin::Result<T> {
     fn or_raise(self) -> PyResult<T> {
         self.map_err(raise)
+    }
+    fn or_raise_as(self, func: &str, operands: &[&str], others: &[&str]) -> PyResult<T> {
+        self.map_err(|error| raise_as(error, func, operands, others))
     }
 }

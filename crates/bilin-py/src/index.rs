@@ -38,7 +38,7 @@ fn index_error(text: String) -> PyErr {
 
 fn positions(t: &Tensor) -> PyResult<Positions> {
     if t.numel() > 0 && t.dtype().kind() != Kind::Int {
-        return Err(new("DtypeMismatch", format!("index: positions are of {}; want integers or bool", t.dtype())));
+        return Err(new("DtypeMismatch", format!("index: key has positions of {}; want integers or bool", t.dtype())));
     }
     Ok(Positions { shape: t.shape().to_vec(), at: t.detach().astype(DType::I64).or_raise()?.to_vec::<i64>().or_raise()? })
 }
@@ -90,7 +90,7 @@ fn parse(key: &Bound<'_, PyAny>, shape: &[usize]) -> PyResult<Vec<Item>> {
                 let own = shape.get(axis..axis + t.rank());
                 if own != Some(t.shape()) {
                     return Err(index_error(format!(
-                        "index: a mask of shape {} doesn't fit {} from axis {axis}; want equal lengths",
+                        "index: key has a mask of shape {} doesn't fit {} from axis {axis}; want equal lengths",
                         bilin::shape_text(t.shape()),
                         bilin::shape_text(shape)
                     )));
@@ -166,7 +166,7 @@ fn fold(arrays: &[Positions], lens: &[usize], axes: &[usize]) -> PyResult<(Vec<u
                 shape[at] = len;
             } else if len != 1 && len != shape[at] {
                 let all: Vec<String> = arrays.iter().map(|p| bilin::shape_text(&p.shape)).collect();
-                return Err(index_error(format!("index: position arrays of shapes {} don't broadcast", all.join(" and "))));
+                return Err(index_error(format!("index: key has position arrays of shapes {} don't broadcast", all.join(" and "))));
             }
         }
     }
@@ -176,7 +176,7 @@ fn fold(arrays: &[Positions], lens: &[usize], axes: &[usize]) -> PyResult<(Vec<u
         for (f, &i) in folded.iter_mut().zip(&all) {
             let at = if i < 0 { i + len as i64 } else { i };
             if at < 0 || at >= len as i64 {
-                return Err(index_error(format!("index: position is {i}; axis {axis} has length {len}")));
+                return Err(index_error(format!("index: key has position {i}; axis {axis} has length {len}")));
             }
             *f = *f * len as i64 + at;
         }
@@ -186,8 +186,10 @@ fn fold(arrays: &[Positions], lens: &[usize], axes: &[usize]) -> PyResult<(Vec<u
 
 fn basic(t: &Tensor, items: &[Index]) -> PyResult<Tensor> {
     t.index(items).map_err(|e| match &e {
-        bilin::Error::InvalidArgument { argument: "position", .. } => index_error(e.to_string()),
-        bilin::Error::ShapeMismatch { .. } => index_error(e.to_string()),
+        bilin::Error::InvalidArgument { argument: "position", got, want, .. } => {
+            index_error(format!("index: key has position {got}; {want}"))
+        }
+        bilin::Error::ShapeMismatch { .. } => index_error(e.to_string().replacen("index: ", "index: key on ", 1)),
         _ => crate::error::raise(e),
     })
 }
@@ -225,14 +227,14 @@ fn set(t: &Tensor, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult
     let p = plan(parse(key, t.shape())?, t.rank())?;
     let part = basic(t, &p.basic)?;
     if p.arrays.is_empty() {
-        return crate::operators::assign(&part, value, "setitem");
+        return crate::operators::assign(&part, value, "setitem", "value");
     }
     let lens: Vec<usize> = p.axes.iter().map(|&a| part.shape()[a]).collect();
     let (_, at) = fold(&p.arrays, &lens, &p.axes)?;
     // The value, broadcast to what the key picks, in the order of its elements.
     let target = bilin::no_grad(|| get(&t.detach(), key))?;
     let fresh = Tensor::zeros(target.shape(), t.dtype(), t.device()).or_raise()?;
-    crate::operators::assign(&fresh, value, "setitem")?;
+    crate::operators::assign(&fresh, value, "setitem", "value")?;
     if bilin::is_grad_enabled() && t.requires_grad() {
         // The engine's own refusal, with its remedy.
         return part.zero_().or_raise();

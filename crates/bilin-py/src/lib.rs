@@ -51,6 +51,26 @@ fn tensor_for(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<tensor:
     convert::tensor(obj, func, arg).map(tensor::PyTensor)
 }
 
+/// `from_dlpack` of bfloat16 elements that NumPy carried as uint16.
+#[pyfunction]
+#[pyo3(name = "_from_bits")]
+fn from_bits(
+    array: &Bound<'_, numpy::PyUntypedArray>,
+    device: Option<&Bound<'_, PyAny>>,
+    copy: Option<&Bound<'_, PyAny>>,
+) -> PyResult<tensor::PyTensor> {
+    let copy = copy.filter(|c| !c.is_none()).map(|c| numbers::flag(c, "from_dlpack", "copy")).transpose()?;
+    let sharing = if copy == Some(false) { convert::Sharing::Must } else { convert::Sharing::Never };
+    convert::from_elements(array, DType::Bf16, sharing, &parse_device(device, "from_dlpack")?, "from_dlpack", "x").map(tensor::PyTensor)
+}
+
+/// Calls a capsule's bfloat16 elements uint16, or the other way round; whether it held such.
+#[pyfunction]
+#[pyo3(name = "_relabel")]
+fn relabel(capsule: &Bound<'_, PyAny>, to_bits: bool) -> bool {
+    memory::relabel(capsule, to_bits)
+}
+
 #[pymodule(gil_used = false)]
 fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -75,6 +95,8 @@ fn _bilin(m: &Bound<'_, PyModule>) -> PyResult<()> {
         asarray,
         dtype_of,
         tensor_for,
+        from_bits,
+        relabel,
         tensor::rebuild,
         tensor::stack,
         operators::where_,

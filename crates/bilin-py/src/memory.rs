@@ -11,6 +11,7 @@ use bilin::exec::storage::Storage;
 use bilin::{DType, Device, Dims, Layout, Strides, Tensor};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PY_ARRAY_API, PyArrayObject};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::error::OrRaise;
@@ -87,6 +88,59 @@ pub fn borrow(array: &Bound<'_, PyUntypedArray>, dtype: DType, device: &Device) 
     .or_raise()?;
     let storage = Arc::new(Storage::adopt(device, Box::new(buffer)).or_raise()?);
     Ok(Some(Tensor::from_view(View { storage, layout, dtype })))
+}
+
+/// DLPack's description of memory.
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device: [i32; 2],
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// What a versioned capsule holds before the description; a legacy one begins with it.
+#[repr(C)]
+struct DlVersioned {
+    version: [u32; 2],
+    context: *mut c_void,
+    deleter: *mut c_void,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// What DLPack calls the elements of a capsule: unsigned integers, bfloat16.
+const UINT: u8 = 1;
+const BFLOAT: u8 = 4;
+
+/// Calls the bfloat16 elements of an unused DLPack capsule uint16, or the other way round, since NumPy's DLPack has no
+/// bfloat16. False where it holds something else, which stays as it is.
+pub fn relabel(capsule: &Bound<'_, PyAny>, to_bits: bool) -> bool {
+    let (from, to) = if to_bits { (BFLOAT, UINT) } else { (UINT, BFLOAT) };
+    let object = capsule.as_ptr();
+    // SAFETY: a capsule of this name, not yet consumed, holds a pointer to DLPack's structure, which belongs to whoever has
+    // the capsule; only the number of the element type is written, under the lock that all users of the capsule hold.
+    unsafe {
+        let tensor = if ffi::PyCapsule_IsValid(object, c"dltensor_versioned".as_ptr()) != 0 {
+            let managed = ffi::PyCapsule_GetPointer(object, c"dltensor_versioned".as_ptr()).cast::<DlVersioned>();
+            // Of another major version only the version may be read.
+            if (*managed).version[0] != 1 {
+                return false;
+            }
+            &raw mut (*managed).tensor
+        } else if ffi::PyCapsule_IsValid(object, c"dltensor".as_ptr()) != 0 {
+            ffi::PyCapsule_GetPointer(object, c"dltensor".as_ptr()).cast::<DlTensor>()
+        } else {
+            return false;
+        };
+        let is_found = ((*tensor).code, (*tensor).bits, (*tensor).lanes) == (from, 16, 1);
+        if is_found {
+            (*tensor).code = to;
+        }
+        is_found
+    }
 }
 
 /// The bytes of a C-contiguous array.

@@ -113,7 +113,7 @@ pub fn int(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<isize> {
         return Ok(i);
     }
     if obj.is_instance_of::<PyInt>() && !obj.is_instance_of::<PyBool>() {
-        return Err(invalid(func, arg, obj.str()?, "want a whole number of at most 64 bits"));
+        return Err(invalid(func, arg, "past 64 bits", "want a whole number of at most 64 bits"));
     }
     Err(crate::error::wrong_type(func, arg, obj, "a whole number"))
 }

@@ -25,14 +25,14 @@ fn binary(slf: &Bound<'_, PyTensor>, other: &Bound<'_, PyAny>, swapped: bool, na
     }
     let (lhs, rhs) = if swapped { (other, slf.as_any()) } else { (slf.as_any(), other) };
     let (a, b) = pair(lhs, rhs, name, ["lhs", "rhs"])?;
-    answer(py, busy(py, a.numel().max(b.numel()), || f(&a, &b)).or_raise())
+    answer(py, busy(py, a.numel().max(b.numel()), || f(&a, &b)).or_raise_as(name, &["lhs", "rhs"], &[]))
 }
 
 /// `source` in the dtype of `target`, within its kind.
-fn same_kind(target: &Tensor, source: &Bound<'_, PyAny>, func: &str) -> PyResult<Tensor> {
-    let found = operand(source, func, "source")?;
+fn same_kind(target: &Tensor, source: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Tensor> {
+    let found = operand(source, func, arg)?;
     let refused = |got: bilin::DType| {
-        new("DtypeMismatch", format!("{func}: dtypes ({}, {got}) don't fit; convert the source with astype", target.dtype()))
+        new("DtypeMismatch", format!("{func}: self, {arg}: dtypes ({}, {got}) don't fit; convert {arg} with astype", target.dtype()))
     };
     match &found {
         crate::convert::Operand::Number(Number::Complex(..)) if !target.dtype().is_complex() => return Err(refused(bilin::DType::C64)),
@@ -44,16 +44,16 @@ fn same_kind(target: &Tensor, source: &Bound<'_, PyAny>, func: &str) -> PyResult
         }
         _ => {}
     }
-    found.tensor(target.dtype(), target.device(), func, "source")
+    found.tensor(target.dtype(), target.device(), func, arg)
 }
 
 /// Copies `source`, which broadcasts, into `target`'s memory.
-pub fn assign(target: &Tensor, source: &Bound<'_, PyAny>, func: &str) -> PyResult<()> {
-    target.copy_(&same_kind(target, source, func)?).or_raise()
+pub fn assign(target: &Tensor, source: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<()> {
+    target.copy_(&same_kind(target, source, func, arg)?).or_raise_as(func, &["self", arg], &[])
 }
 
 fn in_place(slf: &PyTensor, other: &Bound<'_, PyAny>, func: &str, f: impl Fn(&Tensor, &Tensor) -> bilin::Result<()>) -> PyResult<()> {
-    f(&slf.0, &same_kind(&slf.0, other, func)?).or_raise()
+    f(&slf.0, &same_kind(&slf.0, other, func, "other")?).or_raise_as(func, &["self", "other"], &[])
 }
 
 fn remainder_free(name: &str) -> PyErr {
@@ -161,5 +161,5 @@ impl PyTensor {
 pub fn where_(mask: &Bound<'_, PyAny>, a: &Bound<'_, PyAny>, b: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
     let mask = crate::convert::tensor(mask, "where", "mask")?;
     let both = promoted(&[(a, "a"), (b, "b")], "where")?;
-    mask.where_(&both[0], &both[1]).or_raise().map(PyTensor)
+    mask.where_(&both[0], &both[1]).or_raise_as("where", &["mask", "a", "b"], &[]).map(PyTensor)
 }

@@ -10,10 +10,26 @@ use crate::dtype::PyDType;
 use crate::error::{OrRaise, invalid, wrong_type};
 use crate::tensor::{PyTensor, busy};
 
+/// Names of an op's operands, in its signature, its stub and its errors.
+pub fn operand_names(entry: &OpEntry) -> &'static [&'static str] {
+    match (entry.schema.arity, entry.values) {
+        (Arity::Exact(1), _) => &["x"],
+        (Arity::Exact(2), Values::Indexed) => &["x", "index"],
+        // Its pairs of axes are called lhs and rhs.
+        (Arity::Exact(2), _) if entry.params.contains(&"lhs") => &["a", "b"],
+        (Arity::Exact(2), _) => &["lhs", "rhs"],
+        (Arity::Exact(3), Values::Masked) => &["mask", "a", "b"],
+        _ if entry.schema.name == "concat" => &["tensors"],
+        _ => &["operands"],
+    }
+}
+
 /// An op of the registry.
 #[pyclass(name = "Op", module = "bilin", frozen)]
 pub struct PyOp {
     entry: &'static OpEntry,
+    /// What it is called here: the registry's name, or another that users look for.
+    name: String,
     /// Takes tensors of one dtype and nothing else.
     strict: bool,
 }
@@ -25,13 +41,16 @@ pub struct BoundOp {
     first: Py<PyAny>,
 }
 
-/// What users of NumPy, the array API and PyTorch call an attribute.
-fn attribute(entry: &OpEntry, name: &str) -> Option<&'static str> {
+/// An attribute by its name, or by what users of NumPy, the array API and PyTorch call it, which is given back too.
+fn attribute(entry: &OpEntry, name: &str) -> Option<(&'static str, &'static str)> {
     let known = |want: &str| entry.params.iter().copied().find(|p| *p == want);
-    known(name).or_else(|| match name {
-        "axis" | "dim" => known("axes").or_else(|| known("axis")),
-        "axes" | "dims" => known("axis"),
-        "keepdims" => known("keepdim"),
+    let by = |others: [&str; 2], alias| others.into_iter().find_map(known).map(|p| (p, alias));
+    known(name).map(|p| (p, p)).or_else(|| match name {
+        "axis" => by(["axes", "axis"], "axis"),
+        "dim" => by(["axes", "axis"], "dim"),
+        "axes" => by(["axis"; 2], "axes"),
+        "dims" => by(["axis"; 2], "dims"),
+        "keepdims" => by(["keepdim"; 2], "keepdims"),
         _ => None,
     })
 }
@@ -53,15 +72,21 @@ fn text(op: &str, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Strin
         return Ok(Some(crate::dtype::parse(value, op, name)?.name().to_owned()));
     }
     if name == "eps" {
-        return Ok(Some(value.extract::<f64>()?.to_string()));
+        return Ok(Some(crate::numbers::float(value, op, name)?.to_string()));
     }
     let all = crate::numbers::ints(value, op, name)?;
     Ok(Some(all.iter().map(isize::to_string).collect::<Vec<_>>().join(",")))
 }
 
 impl PyOp {
-    fn name(&self) -> &'static str {
-        self.entry.schema.name
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The name of an operand, and of one of an op of any number of them.
+    fn operand_name(&self, i: usize) -> &'static str {
+        let names = operand_names(self.entry);
+        names.get(i).or(names.last()).copied().unwrap_or("operands")
     }
 
     fn operands(&self, args: &[Bound<'_, PyAny>]) -> PyResult<Vec<Tensor>> {
@@ -71,21 +96,22 @@ impl PyOp {
             Arity::AtLeast(n) => (args.len() >= usize::from(n), format!("want {n} or more")),
         };
         if !fits {
-            return Err(pyo3::exceptions::PyTypeError::new_err(format!("{name}: operands are {} in number; {want}", args.len())));
+            let names = operand_names(self.entry).join(", ");
+            return Err(pyo3::exceptions::PyTypeError::new_err(format!("{name}: operands are {} in number; {want}: {names}", args.len())));
         }
         if self.strict {
-            let strict = |a: &Bound<'_, PyAny>| match a.cast::<PyTensor>() {
+            let strict = |(i, a): (usize, &Bound<'_, PyAny>)| match a.cast::<PyTensor>() {
                 Ok(t) => Ok(t.get().0.clone()),
-                Err(_) => Err(wrong_type(name, "operand", a, "a bilin.Tensor")),
+                Err(_) => Err(wrong_type(name, self.operand_name(i), a, "a bilin.Tensor")),
             };
-            return args.iter().map(strict).collect();
+            return args.iter().enumerate().map(strict).collect();
         }
         let shared = match self.entry.values {
             Values::Indexed => 0..args.len() - 1,
             Values::Masked => 1..args.len(),
             _ => 0..args.len(),
         };
-        let both: Vec<(&Bound<'_, PyAny>, &str)> = args[shared.clone()].iter().map(|a| (a, "operand")).collect();
+        let both: Vec<(&Bound<'_, PyAny>, &str)> = shared.clone().map(|i| (&args[i], self.operand_name(i))).collect();
         let mut all: std::collections::VecDeque<Tensor> = promoted(&both, name)?.into();
         if shared.start == 1 {
             all.push_front(tensor_arg(&args[0], name, "mask")?);
@@ -99,15 +125,15 @@ impl PyOp {
     fn run(&self, py: Python<'_>, args: &[Bound<'_, PyAny>], kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<Tensor> {
         let (entry, name) = (self.entry, self.name());
         let mut pairs: Vec<(&'static str, String)> = Vec::new();
+        // The attributes by the names that the caller used, for errors.
+        let mut others = entry.params.to_vec();
         let mut args = args.to_vec();
         // Beyond the operands, attributes by position.
         if let Arity::Exact(n) = entry.schema.arity {
             let extra = args.split_off(args.len().min(usize::from(n)));
             if extra.len() > entry.params.len() {
-                return Err(pyo3::exceptions::PyTypeError::new_err(format!(
-                    "{name}: operands are {} in number; want {n}",
-                    args.len() + extra.len()
-                )));
+                let (got, names) = (args.len() + extra.len(), operand_names(entry).join(", "));
+                return Err(pyo3::exceptions::PyTypeError::new_err(format!("{name}: operands are {got} in number; want {n}: {names}")));
             }
             for (param, value) in entry.params.iter().zip(&extra) {
                 pairs.extend(text(name, param, value)?.map(|t| (*param, t)));
@@ -115,35 +141,64 @@ impl PyOp {
         }
         for (key, value) in kwargs.into_iter().flatten() {
             let key: String = key.extract()?;
-            let Some(param) = attribute(entry, &key) else {
+            let Some((param, key)) = attribute(entry, &key) else {
                 let want =
                     if entry.params.is_empty() { "it takes none".to_owned() } else { format!("it takes {}", entry.params.join(", ")) };
                 return Err(pyo3::exceptions::PyTypeError::new_err(format!("{name}: no argument is named {key}; {want}")));
             };
-            pairs.extend(text(name, param, &value)?.map(|t| (param, t)));
+            others.iter_mut().filter(|other| **other == param).for_each(|other| *other = key);
+            pairs.extend(text(name, key, &value)?.map(|t| (param, t)));
         }
         let operands = self.operands(&args)?;
-        let attrs = Attrs::from_pairs(name, pairs);
+        let attrs = Attrs::from_pairs(entry.schema.name, pairs);
         let most = operands.iter().map(Tensor::numel).max().unwrap_or(0);
-        busy(py, most, || (entry.call)(&operands, &attrs)).or_raise()
+        busy(py, most, || (entry.call)(&operands, &attrs)).or_raise_as(name, operand_names(entry), &others)
     }
 }
 
 #[pymethods]
 impl PyOp {
     #[getter(__name__)]
-    fn py_name(&self) -> &'static str {
+    fn py_name(&self) -> &str {
         self.name()
+    }
+    /// The same op under another name.
+    #[pyo3(name = "_named")]
+    fn named(&self, name: String) -> PyOp {
+        PyOp { entry: self.entry, name, strict: self.strict }
+    }
+    #[getter(__signature__)]
+    fn signature<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let inspect = py.import("inspect")?;
+        let parameter = inspect.getattr("Parameter")?;
+        let none = PyDict::new(py);
+        none.set_item("default", py.None())?;
+        let several = matches!(self.entry.schema.arity, Arity::AtLeast(_));
+        let operand = parameter.getattr(if several { "VAR_POSITIONAL" } else { "POSITIONAL_ONLY" })?;
+        let attribute = parameter.getattr(if several { "KEYWORD_ONLY" } else { "POSITIONAL_OR_KEYWORD" })?;
+        let all = PyList::empty(py);
+        for name in operand_names(self.entry) {
+            all.append(parameter.call1((*name, &operand))?)?;
+        }
+        for name in self.entry.params {
+            all.append(parameter.call((*name, &attribute), Some(&none))?)?;
+        }
+        inspect.getattr("Signature")?.call1((all,))
     }
     #[getter(__doc__)]
     fn doc(&self) -> String {
         let form = if self.strict { "the engine's strict form" } else { "converts array-likes and promotes dtypes" };
-        format!("Op `{}` of the registry, {form}. Attributes: {}.", self.name(), self.params().join(", "))
+        format!("Op `{}` of the registry, {form}. Attributes: {}.", self.entry.schema.name, self.params().join(", "))
     }
     /// Names of the attributes.
     #[getter]
     fn params(&self) -> Vec<&'static str> {
         self.entry.params.to_vec()
+    }
+    /// Names of the operands.
+    #[getter(operands)]
+    fn all_operands(&self) -> Vec<&'static str> {
+        operand_names(self.entry).to_vec()
     }
     /// Its declaration.
     #[getter]
@@ -230,7 +285,8 @@ impl PyOpSchema {
 #[pyfunction]
 #[pyo3(name = "_ops")]
 pub fn all_ops(py: Python<'_>, strict: bool) -> PyResult<Bound<'_, PyList>> {
-    let all: PyResult<Vec<Py<PyOp>>> = entries().map(|entry| Py::new(py, PyOp { entry, strict })).collect();
+    let all: PyResult<Vec<Py<PyOp>>> =
+        entries().map(|entry| Py::new(py, PyOp { entry, name: entry.schema.name.to_owned(), strict })).collect();
     PyList::new(py, all?)
 }
 

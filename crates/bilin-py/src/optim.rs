@@ -82,7 +82,9 @@ pub fn clip_grad_norm(
     if let Some(on) = error_if_nonfinite {
         options.error_if_nonfinite = flag(on, FUNC, "error_if_nonfinite")?;
     }
-    py.detach(|| bilin::optim::clip_grad_norm_with(&params, max_norm, options)).or_raise().map(PyTensor)
+    py.detach(|| bilin::optim::clip_grad_norm_with(&params, max_norm, options))
+        .or_raise_as(FUNC, &["params"], &["max_norm", "norm_type", "error_if_nonfinite"])
+        .map(PyTensor)
 }
 
 fn number(value: Obj<'_, '_>, func: &str, arg: &str, missing: f64) -> PyResult<f64> {
@@ -98,7 +100,8 @@ impl PySgd {
     #[new]
     #[pyo3(signature = (params, lr, *, momentum=None, weight_decay=None))]
     fn new(params: &Bound<'_, PyAny>, lr: &Bound<'_, PyAny>, momentum: Obj<'_, '_>, weight_decay: Obj<'_, '_>) -> PyResult<PySgd> {
-        let mut inner = Sgd::new(&parameters(params, "SGD")?, float(lr, "SGD", "lr")?).or_raise()?;
+        let params = parameters(params, "SGD")?;
+        let mut inner = Sgd::new(&params, float(lr, "SGD", "lr")?).or_raise_as("SGD", &["params"], &["lr"])?;
         inner.momentum = number(momentum, "SGD", "momentum", 0.0)?;
         inner.weight_decay = number(weight_decay, "SGD", "weight_decay", 0.0)?;
         Ok(PySgd(inner))
@@ -124,13 +127,14 @@ impl PyAdamW {
         eps: Obj<'_, '_>,
         weight_decay: Obj<'_, '_>,
     ) -> PyResult<PyAdamW> {
-        let mut inner = AdamW::new(&parameters(params, "AdamW")?, number(lr, "AdamW", "lr", 1e-3)?).or_raise()?;
+        let params = parameters(params, "AdamW")?;
+        let mut inner = AdamW::new(&params, number(lr, "AdamW", "lr", 1e-3)?).or_raise_as("AdamW", &["params"], &["lr"])?;
         if let Some(given) = betas {
             let pair: (Bound<'_, PyAny>, Bound<'_, PyAny>) =
                 given.extract().map_err(|_| wrong_type("AdamW", "betas", given, "a pair of numbers"))?;
             let pair = [float(&pair.0, "AdamW", "betas")?, float(&pair.1, "AdamW", "betas")?];
             if !pair.iter().all(|b| (0.0..1.0).contains(b)) {
-                return Err(invalid("AdamW", "betas", given.str()?, "want two numbers from 0 to below 1"));
+                return Err(invalid("AdamW", "betas", "a pair with a number outside", "want two numbers from 0 to below 1"));
             }
             inner.betas = pair;
         }
@@ -175,7 +179,7 @@ macro_rules! optimiser {
             /// Takes up a state.
             #[pyo3(signature = (state, /))]
             fn load_state_dict(&mut self, state: &Bound<'_, PyAny>) -> PyResult<()> {
-                self.0.load_state_dict(&unnamed(state)?).or_raise()
+                self.0.load_state_dict(&unnamed(state)?).or_raise_as("load_state_dict", &["state"], &[])
             }
         }
     };

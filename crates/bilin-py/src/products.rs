@@ -29,14 +29,22 @@ fn options(out_dtype: Option<Obj<'_, '_>>, precision: Option<Obj<'_, '_>>, func:
     Ok(options)
 }
 
-fn elements(a: &Tensor, b: &Tensor) -> usize {
-    a.numel().max(b.numel())
+const OPERANDS: [&str; 2] = ["lhs", "rhs"];
+
+/// A product of two operands, whose errors speak of `func` and of what it takes.
+fn product(
+    (lhs, rhs): (Obj<'_, '_>, Obj<'_, '_>),
+    func: &str,
+    others: &[&str],
+    f: impl FnOnce(&Tensor, &Tensor) -> bilin::Result<Tensor> + Send,
+) -> PyResult<Tensor> {
+    let (a, b) = pair(lhs, rhs, func, OPERANDS)?;
+    busy(lhs.py(), a.numel().max(b.numel()), || f(&a, &b)).or_raise_as(func, &OPERANDS, others)
 }
 
 /// `lhs @ rhs`.
 pub fn matmul_of(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>, func: &str) -> PyResult<Tensor> {
-    let (a, b) = pair(lhs, rhs, func, ["lhs", "rhs"])?;
-    busy(lhs.py(), elements(&a, &b), || bilin::ops::matmul_with_vectors(&a, &b, ProductOptions::default())).or_raise()
+    product((lhs, rhs), func, &[], |a, b| bilin::ops::matmul_with_vectors(a, b, ProductOptions::default()))
 }
 
 /// Matrix product of the last two axes over a batch that broadcasts; a vector is a row on the left and a column on the right.
@@ -46,23 +54,20 @@ pub fn matmul(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>, out_dtype: Option<Obj<'_, '_>>
     if out_dtype.is_none() && precision.is_none() {
         return matmul_of(lhs, rhs, "matmul").map(PyTensor);
     }
-    let (a, b) = pair(lhs, rhs, "matmul", ["lhs", "rhs"])?;
     let options = options(out_dtype, precision, "matmul")?;
-    busy(lhs.py(), elements(&a, &b), || bilin::ops::matmul_with_vectors(&a, &b, options)).or_raise().map(PyTensor)
+    product((lhs, rhs), "matmul", &["out_dtype", "precision"], |a, b| bilin::ops::matmul_with_vectors(a, b, options)).map(PyTensor)
 }
 
 /// NumPy's `dot`: vectors and matrices as expected, numbers multiply, else the last axis of lhs with the second-last of rhs.
 #[pyfunction]
 #[pyo3(signature = (lhs, rhs, /))]
 pub fn dot(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "dot", ["lhs", "rhs"])?;
-    busy(lhs.py(), elements(&a, &b), || match (a.rank(), b.rank()) {
-        (0, _) | (_, 0) => a.mul(&b),
-        (1, 1) | (2, 2) => a.dot(&b),
-        (_, 1) => bilin::tensordot(&a, &b, Axes::pairs([-1], [0])),
-        _ => bilin::tensordot(&a, &b, Axes::pairs([-1], [-2])),
+    product((lhs, rhs), "dot", &[], |a, b| match (a.rank(), b.rank()) {
+        (0, _) | (_, 0) => a.mul(b),
+        (1, 1) | (2, 2) => a.dot(b),
+        (_, 1) => bilin::tensordot(a, b, Axes::pairs([-1], [0])),
+        _ => bilin::tensordot(a, b, Axes::pairs([-1], [-2])),
     })
-    .or_raise()
     .map(PyTensor)
 }
 
@@ -70,55 +75,49 @@ pub fn dot(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
 #[pyfunction]
 #[pyo3(signature = (lhs, rhs, /))]
 pub fn inner(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "inner", ["lhs", "rhs"])?;
-    busy(lhs.py(), elements(&a, &b), || if a.rank() == 0 || b.rank() == 0 { a.mul(&b) } else { a.inner(&b) }).or_raise().map(PyTensor)
+    product((lhs, rhs), "inner", &[], |a, b| if a.rank() == 0 || b.rank() == 0 { a.mul(b) } else { a.inner(b) }).map(PyTensor)
 }
 
 /// `lhs[i]·rhs[j]` of the flattened operands.
 #[pyfunction]
 #[pyo3(signature = (lhs, rhs, /))]
 pub fn outer(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "outer", ["lhs", "rhs"])?;
-    busy(lhs.py(), elements(&a, &b), || a.reshape([a.numel()])?.outer(&b.reshape([b.numel()])?)).or_raise().map(PyTensor)
+    product((lhs, rhs), "outer", &[], |a, b| a.reshape([a.numel()])?.outer(&b.reshape([b.numel()])?)).map(PyTensor)
 }
 
 /// Sum of products of the flattened operands, lhs conjugated.
 #[pyfunction]
 #[pyo3(signature = (lhs, rhs, /))]
 pub fn vdot(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "vdot", ["lhs", "rhs"])?;
-    busy(lhs.py(), elements(&a, &b), || a.reshape([a.numel()])?.vecdot(&b.reshape([b.numel()])?)).or_raise().map(PyTensor)
+    product((lhs, rhs), "vdot", &[], |a, b| a.reshape([a.numel()])?.vecdot(&b.reshape([b.numel()])?)).map(PyTensor)
 }
 
 /// Sum over `axis`, lhs conjugated, over a batch that broadcasts.
 #[pyfunction]
 #[pyo3(signature = (lhs, rhs, /, *, axis=None))]
 pub fn vecdot(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>, axis: Option<Obj<'_, '_>>) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "vecdot", ["lhs", "rhs"])?;
     let axis = axis.map(|a| int(a, "vecdot", "axis")).transpose()?.unwrap_or(-1);
-    busy(lhs.py(), elements(&a, &b), || bilin::ops::vecdot_axis(&a, &b, axis)).or_raise().map(PyTensor)
+    product((lhs, rhs), "vecdot", &["axis"], |a, b| bilin::ops::vecdot_axis(a, b, axis)).map(PyTensor)
 }
 
 /// (…,M,K)·(…,K) → (…,M).
 #[pyfunction]
 #[pyo3(signature = (lhs, rhs, /))]
 pub fn matvec(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "matvec", ["lhs", "rhs"])?;
-    busy(lhs.py(), elements(&a, &b), || a.matvec(&b)).or_raise().map(PyTensor)
+    product((lhs, rhs), "matvec", &[], |a, b| a.matvec(b)).map(PyTensor)
 }
 
 /// (…,K)·(…,K,N) → (…,N), lhs conjugated.
 #[pyfunction]
 #[pyo3(signature = (lhs, rhs, /))]
 pub fn vecmat(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "vecmat", ["lhs", "rhs"])?;
-    busy(lhs.py(), elements(&a, &b), || a.vecmat(&b)).or_raise().map(PyTensor)
+    product((lhs, rhs), "vecmat", &[], |a, b| a.vecmat(b)).map(PyTensor)
 }
 
 fn axes_of(axes: Obj<'_, '_>) -> PyResult<Axes> {
     if axes.is_instance_of::<PyTuple>() || axes.is_instance_of::<PyList>() {
         if axes.len()? != 2 {
-            return Err(invalid("tensordot", "axes", axes.str()?, "want a count or a pair of axis lists"));
+            return Err(invalid("tensordot", "axes", format!("{} items", axes.len()?), "want a count or a pair of axis lists"));
         }
         return Ok(Axes::Pairs(ints(&axes.get_item(0)?, "tensordot", "axes")?, ints(&axes.get_item(1)?, "tensordot", "axes")?));
     }
@@ -135,10 +134,9 @@ pub fn tensordot(
     out_dtype: Option<Obj<'_, '_>>,
     precision: Option<Obj<'_, '_>>,
 ) -> PyResult<PyTensor> {
-    let (a, b) = pair(lhs, rhs, "tensordot", ["lhs", "rhs"])?;
     let axes = axes.map(axes_of).transpose()?.unwrap_or(Axes::Count(2));
     let options = options(out_dtype, precision, "tensordot")?;
-    busy(lhs.py(), elements(&a, &b), || bilin::tensordot_with(&a, &b, axes, options)).or_raise().map(PyTensor)
+    product((lhs, rhs), "tensordot", &["axes", "out_dtype", "precision"], |a, b| bilin::tensordot_with(a, b, axes, options)).map(PyTensor)
 }
 
 /// NumPy's second form: operands, each followed by the numbers of its axes, and perhaps those of the result.
@@ -214,7 +212,9 @@ pub fn einsum(
     let (text, all) = einsum_operands(operands, "einsum")?;
     let options = options(out_dtype, precision, "einsum")?;
     let most = all.iter().map(Tensor::numel).max().unwrap_or(0);
-    busy(operands.py(), most, || bilin::einsum_with(&text, &all.iter().collect::<Vec<_>>(), options)).or_raise().map(PyTensor)
+    busy(operands.py(), most, || bilin::einsum_with(&text, &all.iter().collect::<Vec<_>>(), options))
+        .or_raise_as("einsum", &["operands"], &["subscripts", "out_dtype", "precision"])
+        .map(PyTensor)
 }
 
 /// Steps, FLOPs, elements.
@@ -225,7 +225,7 @@ type PathParts = (Vec<(usize, usize)>, u128, u128);
 #[pyo3(name = "_einsum_path", signature = (*operands))]
 pub fn einsum_path(operands: &Bound<'_, PyTuple>) -> PyResult<PathParts> {
     let (text, all) = einsum_operands(operands, "einsum_path")?;
-    let path = bilin::einsum_path(&text, &all.iter().collect::<Vec<_>>()).or_raise()?;
+    let path = bilin::einsum_path(&text, &all.iter().collect::<Vec<_>>()).or_raise_as("einsum_path", &["operands"], &["subscripts"])?;
     Ok((path.steps, path.flops, path.peak_elements))
 }
 
@@ -245,7 +245,10 @@ pub fn result_type(operands: &Bound<'_, PyTuple>) -> PyResult<crate::dtype::PyDT
         common = Some(match common {
             None => dtype,
             Some(so_far) => crate::dtype::promote(so_far, dtype).ok_or_else(|| {
-                crate::error::new("DtypeMismatch", format!("result_type: dtypes ({so_far}, {dtype}) don't fit; convert one with astype"))
+                crate::error::new(
+                    "DtypeMismatch",
+                    format!("result_type: operands: dtypes ({so_far}, {dtype}) don't fit; convert one with astype"),
+                )
             })?,
         });
     }

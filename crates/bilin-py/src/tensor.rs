@@ -1,7 +1,7 @@
 //! `bilin.Tensor`: facts, conversions, gradients of a tensor.
 
 use bilin::{DType, Device, Tensor, bf16, c64, c128, f16};
-use numpy::PyUntypedArray;
+use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
@@ -32,22 +32,22 @@ pub fn busy<T: Send>(py: Python<'_>, elements: usize, work: impl FnOnce() -> T +
 /// A number of Python from the only element.
 fn number<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     Ok(match t.dtype() {
-        DType::Bool => t.item::<bool>().or_raise()?.into_pyobject(py)?.to_owned().into_any(),
-        DType::U8 => t.item::<u8>().or_raise()?.into_pyobject(py)?.into_any(),
-        DType::I8 => t.item::<i8>().or_raise()?.into_pyobject(py)?.into_any(),
-        DType::I16 => t.item::<i16>().or_raise()?.into_pyobject(py)?.into_any(),
-        DType::I32 => t.item::<i32>().or_raise()?.into_pyobject(py)?.into_any(),
-        DType::I64 => t.item::<i64>().or_raise()?.into_pyobject(py)?.into_any(),
-        DType::F16 => t.item::<f16>().or_raise()?.to_f64().into_pyobject(py)?.into_any(),
-        DType::Bf16 => t.item::<bf16>().or_raise()?.to_f64().into_pyobject(py)?.into_any(),
-        DType::F32 => f64::from(t.item::<f32>().or_raise()?).into_pyobject(py)?.into_any(),
-        DType::F64 => t.item::<f64>().or_raise()?.into_pyobject(py)?.into_any(),
+        DType::Bool => t.item::<bool>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.to_owned().into_any(),
+        DType::U8 => t.item::<u8>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
+        DType::I8 => t.item::<i8>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
+        DType::I16 => t.item::<i16>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
+        DType::I32 => t.item::<i32>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
+        DType::I64 => t.item::<i64>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
+        DType::F16 => t.item::<f16>().or_raise_as("item", &["self"], &[])?.to_f64().into_pyobject(py)?.into_any(),
+        DType::Bf16 => t.item::<bf16>().or_raise_as("item", &["self"], &[])?.to_f64().into_pyobject(py)?.into_any(),
+        DType::F32 => f64::from(t.item::<f32>().or_raise_as("item", &["self"], &[])?).into_pyobject(py)?.into_any(),
+        DType::F64 => t.item::<f64>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
         DType::C64 => {
-            let c = t.item::<c64>().or_raise()?;
+            let c = t.item::<c64>().or_raise_as("item", &["self"], &[])?;
             pyo3::types::PyComplex::from_doubles(py, c.re.into(), c.im.into()).into_any()
         }
         DType::C128 => {
-            let c = t.item::<c128>().or_raise()?;
+            let c = t.item::<c128>().or_raise_as("item", &["self"], &[])?;
             pyo3::types::PyComplex::from_doubles(py, c.re, c.im).into_any()
         }
     })
@@ -64,9 +64,13 @@ fn host(t: &Tensor) -> PyResult<Tensor> {
 
 /// A read-only array over a tensor's memory, or a writable copy.
 pub fn numpy<'py>(py: Python<'py>, t: &Tensor, copy: bool, func: &str) -> PyResult<Bound<'py, PyAny>> {
+    array(t, descr(py, t.dtype(), func)?, copy)
+}
+
+fn array<'py>(t: &Tensor, descr: Bound<'py, PyArrayDescr>, copy: bool) -> PyResult<Bound<'py, PyAny>> {
     let host_memory = if t.view().storage.read().host().is_some() { t.clone() } else { host(t)? };
-    let owner = Bound::new(py, PyTensor(host_memory.clone()))?.into_any();
-    let array = expose(&owner, &host_memory, descr(py, t.dtype(), func)?)?;
+    let owner = Bound::new(descr.py(), PyTensor(host_memory.clone()))?.into_any();
+    let array = expose(&owner, &host_memory, descr)?;
     if copy { array.call_method0("copy") } else { Ok(array) }
 }
 
@@ -180,6 +184,12 @@ impl PyTensor {
         let copy = copy.map(|c| flag(c, "numpy", "copy")).transpose()?.unwrap_or(false);
         numpy(py, &self.0, copy, "numpy")
     }
+    /// `numpy` for DLPack: bfloat16, which NumPy's DLPack lacks, as uint16.
+    fn _carried<'py>(&self, py: Python<'py>, copy: bool) -> PyResult<Bound<'py, PyAny>> {
+        self.detached("__dlpack__")?;
+        let descr = if self.0.dtype() == DType::Bf16 { PyArrayDescr::new(py, "uint16") } else { descr(py, self.0.dtype(), "__dlpack__") };
+        array(&self.0, descr?, copy)
+    }
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__<'py>(&self, py: Python<'py>, dtype: Option<&Bound<'py, PyAny>>, copy: Option<bool>) -> PyResult<Bound<'py, PyAny>> {
         self.detached("__array__")?;
@@ -232,13 +242,13 @@ impl PyTensor {
             1 => ints(&axes.get_item(0)?, "transpose", "axes")?,
             _ => ints(axes.as_any(), "transpose", "axes")?,
         };
-        self.0.permute(&axes).or_raise().map(PyTensor)
+        self.0.permute(&axes).or_raise_as("transpose", &["self"], &["axes"]).map(PyTensor)
     }
     /// Length-1 and new leading axes repeated to `shape`; a view.
     #[pyo3(signature = (*shape))]
     fn broadcast_to(&self, shape: &Bound<'_, PyTuple>) -> PyResult<PyTensor> {
         let first = if shape.len() == 1 { shape.get_item(0)? } else { shape.clone().into_any() };
-        self.0.broadcast_to(parse_shape(&first, "broadcast_to", "shape")?).or_raise().map(PyTensor)
+        self.0.broadcast_to(parse_shape(&first, "broadcast_to", "shape")?).or_raise_as("broadcast_to", &["self"], &["shape"]).map(PyTensor)
     }
 
     /// Says that this leaf wants a gradient, or not; returns it.
@@ -310,7 +320,7 @@ impl PyTensor {
         let gradient = gradient.filter(|g| !g.is_none()).map(|g| tensor_arg(g, "backward", "gradient")).transpose()?;
         let options = crate::autograd::options("backward", retain_graph, create_graph)?;
         let options = bilin::autograd::BackwardOptions { gradient, ..options };
-        py.detach(|| self.0.backward_with(options)).or_raise()
+        py.detach(|| self.0.backward_with(options)).map_err(|e| crate::autograd::of_pass(e, "backward", &["self"], &["gradient"]))
     }
     /// Shows every gradient that flows through this tensor to `hook`; a tensor that comes back takes its place.
     #[pyo3(signature = (hook, /))]
@@ -335,18 +345,18 @@ impl PyTensor {
     /// Every element becomes `value`.
     #[pyo3(signature = (value, /))]
     fn fill_<'py>(slf: &Bound<'py, Self>, value: &Bound<'_, PyAny>) -> PyResult<Bound<'py, Self>> {
-        crate::operators::assign(&slf.get().0, value, "fill_")?;
+        crate::operators::assign(&slf.get().0, value, "fill_", "value")?;
         Ok(slf.clone())
     }
     /// Copies `source`, which broadcasts, into this memory.
     #[pyo3(signature = (source, /))]
     fn copy_<'py>(slf: &Bound<'py, Self>, source: &Bound<'_, PyAny>) -> PyResult<Bound<'py, Self>> {
-        crate::operators::assign(&slf.get().0, source, "copy_")?;
+        crate::operators::assign(&slf.get().0, source, "copy_", "source")?;
         Ok(slf.clone())
     }
     /// Every element becomes 0.
     fn zero_<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
-        slf.get().0.zero_().or_raise()?;
+        slf.get().0.zero_().or_raise_as("zero_", &["self"], &[])?;
         Ok(slf.clone())
     }
 
@@ -409,7 +419,7 @@ pub fn reshape(t: &Tensor, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         let others: usize = lens.iter().filter(|&&n| n != -1).map(|&n| n.max(0) as usize).product();
         if others == 0 || !t.numel().is_multiple_of(others) {
             let want = format!("{} elements don't divide among the other lengths", t.numel());
-            return Err(new("ShapeMismatch", format!("reshape: shape is {}; {want}", shape.str()?)));
+            return Err(new("ShapeMismatch", format!("reshape: shape has a length of −1; {want}")));
         }
         lens[at] = (t.numel() / others) as isize;
     }
@@ -417,7 +427,7 @@ pub fn reshape(t: &Tensor, shape: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         .into_iter()
         .map(|n| usize::try_from(n).map_err(|_| invalid("reshape", "shape", n, "want lengths from 0, and at most one −1")))
         .collect();
-    t.reshape(lens?).or_raise()
+    t.reshape(lens?).or_raise_as("reshape", &["x"], &["shape"])
 }
 
 /// A tensor from its pickled parts.
@@ -435,7 +445,7 @@ pub fn rebuild(bytes: &[u8], shape: Vec<usize>, dtype: &str, device: &str, requi
 pub fn stack(tensors: &Bound<'_, PyAny>, axis: Option<&Bound<'_, PyAny>>) -> PyResult<PyTensor> {
     let all = sequence(tensors, "stack")?;
     let axis = axis.map(|a| int(a, "stack", "axis")).transpose()?.unwrap_or(0);
-    bilin::stack(&all.iter().collect::<Vec<_>>(), axis).or_raise().map(PyTensor)
+    bilin::stack(&all.iter().collect::<Vec<_>>(), axis).or_raise_as("stack", &["tensors"], &["axis"]).map(PyTensor)
 }
 
 /// Operands of one dtype from a list or tuple.

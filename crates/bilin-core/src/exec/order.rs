@@ -15,6 +15,12 @@ pub const fn contract_block_len(accumulator: DType) -> usize {
     }
 }
 
+/// Terms from which a product of two bf16 operands may have the order of a tile unit (AMX) where the processor has one;
+/// shorter sums have the order above on every processor. Terms are taken 32 at a time: from +0, one chain of fused
+/// multiply-adds over the 16 even ones and one over the odd ones, the sum of the two added to the total so far, in f32,
+/// subnormal operands and results counting as zeros of their sign.
+pub const PAIRED_FROM: usize = 32;
+
 /// Running sums of a reduction, from −0 as well: term j goes to lane j mod 16.
 pub const SUM_LANES: usize = 16;
 /// Terms in a block of a reduction: lanes are folded 16 → 8 → 4 → 2 → 1 at its end and block sums added left to right.

@@ -3,8 +3,8 @@
 use core::arch::x86_64::*;
 
 use super::portable::Scalar;
-use super::tile::{Micro, Tile, TileFn, micro, tile};
-use super::vector::{Cx, RealVector, Vector};
+use super::tile::{Micro, TileFn, kernels, micro};
+use super::vector::{Cx, MOST_LANES, RealVector, Vector};
 
 /// −1 up to the lane, 0 after it, from a sliding window.
 static WINDOW32: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -40,7 +40,7 @@ unsafe fn mullo64(a: __m256i, b: __m256i) -> __m256i {
 
 macro_rules! vector {
     ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ident, $set1:ident, $loadu:ident, $maskload:ident,
-     $storeu:ident, $maskstore:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
+     $storeu:ident, $maskstore:ident, $cross:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($reg);
         impl Vector for $name {
@@ -94,6 +94,11 @@ macro_rules! vector {
                 // SAFETY: the caller has AVX2.
                 unsafe { $name($add) }
             }
+            #[inline(always)]
+            unsafe fn cross(rows: &mut [Self; MOST_LANES]) {
+                // SAFETY: the caller has AVX2; each vector is one register of 32 bytes.
+                unsafe { $cross(&mut *rows.as_mut_ptr().cast()) }
+            }
         }
     };
 }
@@ -109,6 +114,7 @@ vector!(
     _mm256_maskload_ps,
     _mm256_storeu_ps,
     _mm256_maskstore_ps,
+    cross32,
     |a, b, c| _mm256_fmadd_ps(a, b, c),
     |x, y| _mm256_add_ps(x, y)
 );
@@ -123,6 +129,7 @@ vector!(
     _mm256_maskload_pd,
     _mm256_storeu_pd,
     _mm256_maskstore_pd,
+    cross64,
     |a, b, c| _mm256_fmadd_pd(a, b, c),
     |x, y| _mm256_add_pd(x, y)
 );
@@ -137,6 +144,7 @@ vector!(
     _mm256_maskload_epi32,
     _mm256_storeu_si256,
     _mm256_maskstore_epi32,
+    cross32,
     |a, b, c| _mm256_add_epi32(_mm256_mullo_epi32(a, b), c),
     |x, y| _mm256_add_epi32(x, y)
 );
@@ -151,6 +159,7 @@ vector!(
     _mm256_maskload_epi64,
     _mm256_storeu_si256,
     _mm256_maskstore_epi64,
+    cross64,
     |a, b, c| _mm256_add_epi64(mullo64(a, b), c),
     |x, y| _mm256_add_epi64(x, y)
 );
@@ -165,6 +174,7 @@ vector!(
     _mm256_maskload_epi32,
     _mm256_storeu_si256,
     _mm256_maskstore_epi32,
+    cross32,
     |a, b, c| _mm256_or_si256(_mm256_and_si256(a, b), c),
     |x, y| _mm256_or_si256(x, y)
 );
@@ -184,11 +194,46 @@ impl RealVector for F64x4 {
     }
 }
 
-#[target_feature(enable = "avx2,fma")]
-unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile<V::Part>) {
-    // SAFETY: the caller's promise.
-    unsafe { tile::<V, ROWS, VECTORS>(t) }
+/// The first eight rows of eight words across their diagonal.
+#[inline(always)]
+unsafe fn cross32(rows: &mut [__m256i; 16]) {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        // Pairs of words, then of pairs: register 4g + c holds column c of each half, for rows 4g to 4g + 3.
+        let mut words = *rows;
+        for i in (0..8).step_by(2) {
+            words[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+            words[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+        }
+        let mut pairs = words;
+        for i in (0..8).step_by(4) {
+            for half in 0..2 {
+                pairs[i + 2 * half] = _mm256_unpacklo_epi64(words[i + half], words[i + 2 + half]);
+                pairs[i + 2 * half + 1] = _mm256_unpackhi_epi64(words[i + half], words[i + 2 + half]);
+            }
+        }
+        for column in 0..4 {
+            rows[column] = _mm256_permute2x128_si256::<0x20>(pairs[column], pairs[4 + column]);
+            rows[4 + column] = _mm256_permute2x128_si256::<0x31>(pairs[column], pairs[4 + column]);
+        }
+    }
 }
+
+/// The first four rows of four long words across their diagonal.
+#[inline(always)]
+unsafe fn cross64(rows: &mut [__m256i; 16]) {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let (a, b) = (_mm256_unpacklo_epi64(rows[0], rows[1]), _mm256_unpackhi_epi64(rows[0], rows[1]));
+        let (c, d) = (_mm256_unpacklo_epi64(rows[2], rows[3]), _mm256_unpackhi_epi64(rows[2], rows[3]));
+        rows[0] = _mm256_permute2x128_si256::<0x20>(a, c);
+        rows[1] = _mm256_permute2x128_si256::<0x20>(b, d);
+        rows[2] = _mm256_permute2x128_si256::<0x31>(a, c);
+        rows[3] = _mm256_permute2x128_si256::<0x31>(b, d);
+    }
+}
+
+kernels!(#[target_feature(enable = "avx2,fma")]);
 
 pub(crate) const F32: &Micro<f32> = micro!(run, F32x8, rows [1, 2, 3, 4], vectors [1, 2, 3]);
 pub(crate) const F64: &Micro<f64> = micro!(run, F64x4, rows [1, 2, 3, 4], vectors [1, 2, 3]);

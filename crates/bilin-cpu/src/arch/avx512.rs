@@ -3,12 +3,12 @@
 use core::arch::x86_64::*;
 
 use super::portable::Scalar;
-use super::tile::{Micro, Tile, TileFn, micro, tile};
-use super::vector::{Cx, RealVector, Vector};
+use super::tile::{Micro, TileFn, kernels, micro};
+use super::vector::{Cx, MOST_LANES, RealVector, Vector};
 
 macro_rules! vector {
     ($name:ident, $reg:ty, $part:ty, $lanes:literal, $mask:ty, $set1:ident, $loadu:ident, $maskz_loadu:ident,
-     $storeu:ident, $mask_storeu:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
+     $storeu:ident, $mask_storeu:ident, $cross:ident, |$a:ident, $b:ident, $c:ident| $fma:expr, |$x:ident, $y:ident| $add:expr) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name($reg);
         impl Vector for $name {
@@ -62,6 +62,11 @@ macro_rules! vector {
                 // SAFETY: the caller has AVX-512.
                 unsafe { $name($add) }
             }
+            #[inline(always)]
+            unsafe fn cross(rows: &mut [Self; MOST_LANES]) {
+                // SAFETY: the caller has AVX-512; each vector is one register of 64 bytes.
+                unsafe { $cross(&mut *rows.as_mut_ptr().cast()) }
+            }
         }
     };
 }
@@ -77,6 +82,7 @@ vector!(
     _mm512_maskz_loadu_ps,
     _mm512_storeu_ps,
     _mm512_mask_storeu_ps,
+    cross32,
     |a, b, c| _mm512_fmadd_ps(a, b, c),
     |x, y| _mm512_add_ps(x, y)
 );
@@ -91,6 +97,7 @@ vector!(
     _mm512_maskz_loadu_pd,
     _mm512_storeu_pd,
     _mm512_mask_storeu_pd,
+    cross64,
     |a, b, c| _mm512_fmadd_pd(a, b, c),
     |x, y| _mm512_add_pd(x, y)
 );
@@ -105,6 +112,7 @@ vector!(
     _mm512_maskz_loadu_epi32,
     _mm512_storeu_epi32,
     _mm512_mask_storeu_epi32,
+    cross32,
     |a, b, c| _mm512_add_epi32(_mm512_mullo_epi32(a, b), c),
     |x, y| _mm512_add_epi32(x, y)
 );
@@ -119,6 +127,7 @@ vector!(
     _mm512_maskz_loadu_epi64,
     _mm512_storeu_epi64,
     _mm512_mask_storeu_epi64,
+    cross64,
     |a, b, c| _mm512_add_epi64(_mm512_mullo_epi64(a, b), c),
     |x, y| _mm512_add_epi64(x, y)
 );
@@ -133,6 +142,7 @@ vector!(
     _mm512_maskz_loadu_epi32,
     _mm512_storeu_epi32,
     _mm512_mask_storeu_epi32,
+    cross32,
     |a, b, c| _mm512_or_epi32(_mm512_and_epi32(a, b), c),
     |x, y| _mm512_or_epi32(x, y)
 );
@@ -158,11 +168,60 @@ impl RealVector for F64x8 {
     }
 }
 
-#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,fma")]
-unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile<V::Part>) {
-    // SAFETY: the caller's promise.
-    unsafe { tile::<V, ROWS, VECTORS>(t) }
+/// 16 rows of 16 words across their diagonal.
+#[inline(always)]
+pub(super) unsafe fn cross32(rows: &mut [__m512i; 16]) {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        // Pairs of words, then of pairs: register 4g + c holds column c of each quarter, for rows 4g to 4g + 3.
+        let mut words = *rows;
+        for i in (0..16).step_by(2) {
+            words[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+            words[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+        }
+        let mut pairs = words;
+        for i in (0..16).step_by(4) {
+            for half in 0..2 {
+                pairs[i + 2 * half] = _mm512_unpacklo_epi64(words[i + half], words[i + 2 + half]);
+                pairs[i + 2 * half + 1] = _mm512_unpackhi_epi64(words[i + half], words[i + 2 + half]);
+            }
+        }
+        for column in 0..4 {
+            let (a, b, c, d) = (pairs[column], pairs[4 + column], pairs[8 + column], pairs[12 + column]);
+            let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+            let (cd_even, cd_odd) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+            rows[column] = _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even);
+            rows[4 + column] = _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd);
+            rows[8 + column] = _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even);
+            rows[12 + column] = _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd);
+        }
+    }
 }
+
+/// The first eight rows of eight long words across their diagonal.
+#[inline(always)]
+unsafe fn cross64(rows: &mut [__m512i; 16]) {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        // Register 2g + c holds column c of each quarter, for rows 2g and 2g + 1.
+        let mut pairs = *rows;
+        for i in (0..8).step_by(2) {
+            pairs[i] = _mm512_unpacklo_epi64(rows[i], rows[i + 1]);
+            pairs[i + 1] = _mm512_unpackhi_epi64(rows[i], rows[i + 1]);
+        }
+        for column in 0..2 {
+            let (a, b, c, d) = (pairs[column], pairs[2 + column], pairs[4 + column], pairs[6 + column]);
+            let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+            let (cd_even, cd_odd) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+            rows[column] = _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even);
+            rows[2 + column] = _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd);
+            rows[4 + column] = _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even);
+            rows[6 + column] = _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd);
+        }
+    }
+}
+
+kernels!(#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,fma")]);
 
 pub(crate) const F32: &Micro<f32> = micro!(run, F32x16, rows [1, 2, 3, 4, 5, 6, 7, 8], vectors [1, 2, 3]);
 pub(crate) const F64: &Micro<f64> = micro!(run, F64x8, rows [1, 2, 3, 4, 5, 6, 7, 8], vectors [1, 2, 3]);

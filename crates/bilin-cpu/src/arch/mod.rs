@@ -2,9 +2,15 @@
 //! every position, and [`Isa::with`].
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_amx.rs"]
+pub(crate) mod amx;
+#[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub(crate) mod line;
 pub(crate) mod portable;
 pub(crate) mod tile;
 pub(crate) mod vector;
@@ -23,17 +29,20 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, DQ, BW and VL.
     Avx512,
+    /// The same, and tiles of bf16 and bytes that the system grants the process.
+    Amx,
 }
 
 impl Isa {
-    /// The richest set that the processor has, at most the one that `BILIN_ISA` (`portable`, `avx2`, `avx512`) names.
+    /// The richest set that the processor has, at most the one that `BILIN_ISA` (`portable`, `avx2`, `avx512`, `amx`) names.
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
             let cap = match std::env::var("BILIN_ISA").as_deref() {
                 Ok("portable") => Isa::Portable,
                 Ok("avx2") => Isa::Avx2,
-                _ => Isa::Avx512,
+                Ok("avx512") => Isa::Avx512,
+                _ => Isa::Amx,
             };
             Isa::detected().min(cap)
         })
@@ -49,7 +58,7 @@ impl Isa {
                 && std::is_x86_feature_detected!("avx512bw")
                 && std::is_x86_feature_detected!("avx512vl");
             match (has_avx2, has_avx512) {
-                (true, true) => return Isa::Avx512,
+                (true, true) => return if amx::is_granted() { Isa::Amx } else { Isa::Avx512 },
                 (true, false) => return Isa::Avx2,
                 _ => {}
             }
@@ -62,9 +71,12 @@ impl Isa {
     #[inline]
     pub(crate) fn with<W: Work>(self, work: W) -> W::Output {
         #[cfg(target_arch = "x86_64")]
-        if self.min(Isa::best_detected()) >= Isa::Avx2 {
+        match self.min(Isa::best_detected()) {
+            // SAFETY: the processor has AVX-512 and FMA.
+            Isa::Amx | Isa::Avx512 => return unsafe { with_avx512(work) },
             // SAFETY: the processor has AVX2 and FMA.
-            return unsafe { with_fma(work) };
+            Isa::Avx2 => return unsafe { with_fma(work) },
+            Isa::Portable => {}
         }
         work.run()
     }
@@ -86,6 +98,12 @@ pub(crate) trait Work {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,fma")]
+unsafe fn with_avx512<W: Work>(work: W) -> W::Output {
+    work.run()
+}
+
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn with_fma<W: Work>(work: W) -> W::Output {
     work.run()
@@ -99,7 +117,7 @@ macro_rules! pick {
         pub(crate) fn $name(isa: Isa) -> $t {
             #[cfg(target_arch = "x86_64")]
             match isa.min(Isa::best_detected()) {
-                Isa::Avx512 => return avx512_of::$name(),
+                Isa::Amx | Isa::Avx512 => return avx512_of::$name(),
                 Isa::Avx2 => return avx2_of::$name(),
                 Isa::Portable => {}
             }
@@ -200,52 +218,72 @@ fn row_reach(rows: &[isize]) -> (isize, isize) {
     (low, high)
 }
 
+/// Tiles to compute: `rows` of `a` begin at `a_rows`, those of `c` at `c_rows`; `cols` columns of `b` and `c` stand side
+/// by side.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a, P> {
+    /// Terms.
+    pub terms: usize,
+    /// 2 for complex.
+    pub parts: usize,
+    pub a: Lines<'a, P>,
+    pub a_rows: &'a [isize],
+    pub b: Lines<'a, P>,
+    pub c: &'a Shared<'a, P>,
+    pub c_at: isize,
+    pub c_rows: &'a [isize],
+    pub cols: usize,
+    /// Whether `c` is replaced.
+    pub first: bool,
+    /// How many tiles, and how far `a`, `b` and `c` move from one to the next.
+    pub count: usize,
+    pub steps: [isize; 3],
+}
+
 impl<P: Copy> Micro<P> {
-    /// One tile: `rows` of `a` begin at `a_rows`, those of `c` at `c_rows`; `cols` columns of `b` and `c` stand side by
-    /// side. Positions are checked; `parts` is 2 for complex.
-    #[expect(clippy::too_many_arguments, reason = "one call site per driver, all arguments distinct")]
+    /// Computes tiles. Positions are checked.
     #[inline(always)]
-    pub(crate) fn run(
-        &self,
-        terms: usize,
-        parts: usize,
-        a: Lines<'_, P>,
-        a_rows: &[isize],
-        b: Lines<'_, P>,
-        c: &Shared<'_, P>,
-        c_at: isize,
-        c_rows: &[isize],
-        cols: usize,
-        first: bool,
-    ) {
-        let rows = a_rows.len();
-        let vectors = cols.div_ceil(self.lanes);
-        assert!(
-            terms > 0 && cols > 0 && rows > 0 && rows <= MAX_ROWS && rows <= self.rows && vectors <= self.vectors && c_rows.len() == rows
-        );
+    pub(crate) fn run(&self, r: &Run<'_, P>) {
+        let rows = r.a_rows.len();
+        let vectors = r.cols.div_ceil(self.lanes);
+        assert!(r.terms > 0 && r.cols > 0 && rows > 0 && rows <= MAX_ROWS && rows <= self.rows && vectors <= self.vectors);
+        assert!(r.c_rows.len() == rows && r.count > 0);
         // Complex tiles are padded to whole vectors.
-        let width = if parts == 2 { vectors * self.lanes * 2 } else { cols } as isize;
-        let (low, high) = row_reach(a_rows);
-        let (k_low, k_high) = reach(a.at, a.step, terms);
-        assert!(low + k_low >= 0 && high + k_high + parts as isize <= a.data.len() as isize);
-        let (k_low, k_high) = reach(b.at, b.step, terms);
-        assert!(k_low >= 0 && k_high + width <= b.data.len() as isize);
-        let (low, high) = row_reach(c_rows);
-        assert!(low + c_at >= 0 && high + c_at + width <= c.len() as isize);
+        let width = if r.parts == 2 { vectors * self.lanes * 2 } else { r.cols } as isize;
+        let further = |(low, high): (isize, isize), step: isize| {
+            let way = step * (r.count as isize - 1);
+            (low + way.min(0), high + way.max(0))
+        };
+        let (low, high) = row_reach(r.a_rows);
+        let (k_low, k_high) = further(reach(r.a.at, r.a.step, r.terms), r.steps[0]);
+        assert!(low + k_low >= 0 && high + k_high + r.parts as isize <= r.a.data.len() as isize);
+        let (k_low, k_high) = further(reach(r.b.at, r.b.step, r.terms), r.steps[1]);
+        assert!(k_low >= 0 && k_high + width <= r.b.data.len() as isize);
+        let (low, high) = further(row_reach(r.c_rows), r.steps[2]);
+        assert!(low + r.c_at >= 0 && high + r.c_at + width <= r.c.len() as isize);
         let tile = Tile {
-            terms,
-            a: a.data.as_ptr().wrapping_offset(a.at),
-            a_rows: a_rows.as_ptr(),
-            a_k: a.step,
-            b: b.data.as_ptr().wrapping_offset(b.at),
-            b_k: b.step,
-            c: c.as_ptr().wrapping_offset(c_at),
-            c_rows: c_rows.as_ptr(),
-            cols,
-            first,
+            terms: r.terms,
+            a: r.a.data.as_ptr().wrapping_offset(r.a.at),
+            a_rows: r.a_rows.as_ptr(),
+            a_k: r.a.step,
+            b: r.b.data.as_ptr().wrapping_offset(r.b.at),
+            b_k: r.b.step,
+            c: r.c.as_ptr().wrapping_offset(r.c_at),
+            c_rows: r.c_rows.as_ptr(),
+            cols: r.cols,
+            first: r.first,
+            count: r.count,
+            steps: r.steps,
         };
         // SAFETY: the asserts place every element that the tile names inside its memory; `Shared` is only written at
         // positions that belong to the running task; `pick!` hands out kernels of sets that the processor has.
         unsafe { self.tiles[(rows - 1) * self.vectors + vectors - 1](&tile) }
+    }
+
+    /// Columns of the next panel, with `left` to come: as wide as tiles are, but two panels of two vectors rather than one
+    /// of three and one of a single vector, which would wait for its operands.
+    #[inline]
+    pub(crate) fn panel(&self, left: usize) -> usize {
+        if self.vectors == 3 && left.div_ceil(self.lanes) == 4 { 2 * self.lanes } else { left.min(self.lanes * self.vectors) }
     }
 }

@@ -1,6 +1,6 @@
 //! Arrays as vectors: for every processor.
 
-use super::tile::{Micro, Tile, TileFn, micro, tile};
+use super::tile::{Micro, TileFn, kernels, micro};
 use super::vector::{Cx, RealVector, Vector};
 
 /// Scalar arithmetic of an accumulator's part.
@@ -130,10 +130,7 @@ macro_rules! negated {
 }
 negated!(f32, f64);
 
-unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile<V::Part>) {
-    // SAFETY: the caller's promise; no instruction set is asked for.
-    unsafe { tile::<V, ROWS, VECTORS>(t) }
-}
+kernels!();
 
 pub(crate) const F32: &Micro<f32> = micro!(run, Lanes<f32, 8>, rows [1, 2, 3, 4], vectors [1, 2]);
 pub(crate) const F64: &Micro<f64> = micro!(run, Lanes<f64, 4>, rows [1, 2, 3, 4], vectors [1, 2]);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "an index names the register")]
 
+use super::line::{Cross, Raw};
 use super::vector::Vector;
 
 /// Most rows of a tile.
@@ -30,6 +31,9 @@ pub(crate) struct Tile<P> {
     pub cols: usize,
     /// Whether `c` is replaced.
     pub first: bool,
+    /// How many tiles, and how far `a`, `b` and `c` move from one to the next.
+    pub count: usize,
+    pub steps: [isize; 3],
 }
 
 /// A micro-kernel for one number of rows and vectors.
@@ -45,7 +49,40 @@ pub(crate) struct Micro<P: 'static> {
     pub lanes: usize,
     /// Row-major by (rows − 1, vectors − 1).
     pub tiles: &'static [TileFn<P>],
+    /// A few rows by columns that stand side by side.
+    pub across: unsafe fn(&Raw<P>),
+    /// A few rows by columns that stand one after the other.
+    pub along: unsafe fn(&Raw<P>),
+    /// Lines into columns of a panel.
+    pub cross: unsafe fn(&Cross<P>),
 }
+
+/// Compiles the kernels of a set of vectors with an attribute, for [`micro`].
+macro_rules! kernels {
+    ($(#[$attribute:meta])?) => {
+        $(#[$attribute])?
+        unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &super::tile::Tile<V::Part>) {
+            // SAFETY: the caller's promise.
+            unsafe { super::tile::tile::<V, ROWS, VECTORS>(t) }
+        }
+        $(#[$attribute])?
+        unsafe fn run_across<V: Vector>(t: &super::line::Raw<V::Part>) {
+            // SAFETY: the caller's promise.
+            unsafe { super::line::across::<V>(t) }
+        }
+        $(#[$attribute])?
+        unsafe fn run_along<V: Vector>(t: &super::line::Raw<V::Part>) {
+            // SAFETY: the caller's promise.
+            unsafe { super::line::along::<V>(t) }
+        }
+        $(#[$attribute])?
+        unsafe fn run_cross<V: Vector>(t: &super::line::Cross<V::Part>) {
+            // SAFETY: the caller's promise.
+            unsafe { super::line::cross::<V>(t) }
+        }
+    };
+}
+pub(crate) use kernels;
 
 /// Generates `Micro` for a vector type from the wrapper `$f::<V, ROWS, VECTORS>`.
 macro_rules! micro {
@@ -63,7 +100,15 @@ macro_rules! micro {
             }
             flat
         };
-        const MICRO: &Micro<<$v as Vector>::Part> = &Micro { rows: ROWS, vectors: VECTORS, lanes: <$v as Vector>::LANES, tiles: &FLAT };
+        const MICRO: &Micro<<$v as Vector>::Part> = &Micro {
+            rows: ROWS,
+            vectors: VECTORS,
+            lanes: <$v as Vector>::LANES,
+            tiles: &FLAT,
+            across: run_across::<$v>,
+            along: run_along::<$v>,
+            cross: run_cross::<$v>,
+        };
         MICRO
     }};
 }
@@ -74,13 +119,19 @@ pub(crate) use micro;
 /// and the processor has the vector's instruction set.
 #[inline(always)]
 pub(crate) unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &Tile<V::Part>) {
-    // SAFETY: handed on from the caller.
-    unsafe {
-        if t.cols == VECTORS * V::LANES {
-            sum::<V, ROWS, VECTORS, false>(t);
-        } else {
-            sum::<V, ROWS, VECTORS, true>(t);
+    let mut one = *t;
+    for _ in 0..t.count {
+        // SAFETY: handed on from the caller.
+        unsafe {
+            if t.cols == VECTORS * V::LANES {
+                sum::<V, ROWS, VECTORS, false>(&one);
+            } else {
+                sum::<V, ROWS, VECTORS, true>(&one);
+            }
         }
+        one.a = one.a.wrapping_offset(t.steps[0]);
+        one.b = one.b.wrapping_offset(t.steps[1]);
+        one.c = one.c.wrapping_offset(t.steps[2]);
     }
 }
 

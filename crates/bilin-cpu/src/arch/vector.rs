@@ -1,5 +1,8 @@
 //! What a micro-kernel needs of a vector of accumulators.
 
+/// Most lanes of a vector.
+pub(crate) const MOST_LANES: usize = 16;
+
 /// A vector of `LANES` accumulators; a complex one keeps real and imaginary parts apart.
 ///
 /// Methods are `unsafe` because they read or write through raw pointers, and because those of one instruction set may
@@ -30,6 +33,17 @@ pub(crate) trait Vector: Copy {
     unsafe fn fma(a: Self, b: Self, acc: Self) -> Self;
     /// Sum.
     unsafe fn add(self, other: Self) -> Self;
+    /// The first `LANES` rows across their diagonal.
+    #[inline(always)]
+    unsafe fn cross(rows: &mut [Self; MOST_LANES]) {
+        let all = rows.as_mut_ptr().cast::<Self::Part>();
+        for i in 0..Self::LANES {
+            for j in 0..i {
+                // SAFETY: a vector is at least LANES parts, so that both stand inside the rows.
+                unsafe { all.add(i * Self::LANES + j).swap(all.add(j * Self::LANES + i)) };
+            }
+        }
+    }
 }
 
 /// A real vector that can also subtract a product.

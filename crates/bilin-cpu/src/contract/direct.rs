@@ -4,8 +4,8 @@ use bilin_core::shape::plan::Loop;
 
 use super::element::Acc;
 use super::job::{Job, Oriented};
-use crate::arch::Lines;
 use crate::arch::tile::MAX_ROWS;
+use crate::arch::{Lines, Run};
 use crate::threads;
 
 /// Bytes of columns' operand up to which reading it in place costs less than packing it.
@@ -85,6 +85,9 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, s: Strides) -> Option<()> {
     let cost = rows.saturating_mul(columns).saturating_mul(k);
     let micro = o.micro;
     let width = micro.lanes * micro.vectors;
+    if let (Some(inner), true) = (job.plan.batch().last(), rows <= micro.rows && columns <= width && k <= A::BLOCK) {
+        return small(job, &o, &s, data, inner);
+    }
     let (mut row_step, mut column_step) = (rows, columns);
     if cost.saturating_mul(batch) >= threads::SERIAL_BELOW && batch < 8 {
         let want = 4 * threads::current_threads() / batch;
@@ -109,6 +112,29 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, s: Strides) -> Option<()> {
     Some(())
 }
 
+/// A batch of products of one tile each.
+fn small<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, s: &Strides, data: (&[A::Part], &[A::Part]), inner: &Loop<3>) -> Option<()> {
+    let c = job.out.plain()?;
+    let [batch, _, _, terms] = job.sizes;
+    let [rows, cols] = o.sizes;
+    let (a_rows, c_rows): ([isize; MAX_ROWS], [isize; MAX_ROWS]) =
+        (std::array::from_fn(|i| i as isize * s.rows[0]), std::array::from_fn(|i| i as isize * s.rows[1]));
+    let steps = [inner.strides[o.a.0], inner.strides[o.b.0], inner.strides[2]];
+    threads::for_ranges(batch, rows * cols * terms + 8, &|range| {
+        let mut at = range.start;
+        while at < range.end {
+            let count = (inner.len - at % inner.len).min(range.end - at);
+            let bases = job.bases(at);
+            let a = Lines { data: data.0, at: bases[o.a.0], step: s.k[0] };
+            let b = Lines { data: data.1, at: bases[o.b.0], step: s.k[1] };
+            let (a_rows, c_rows) = (&a_rows[..rows], &c_rows[..rows]);
+            o.micro.run(&Run { terms, parts: 1, a, a_rows, b, c, c_at: bases[2], c_rows, cols, first: !job.adds, count, steps });
+            at += count;
+        }
+    });
+    Some(())
+}
+
 #[inline]
 fn area<A: Acc>(
     job: &Job<'_, A>,
@@ -129,7 +155,6 @@ fn area<A: Acc>(
         a_rows[i] = i as isize * s.rows[0];
         c_rows[i] = i as isize * s.rows[1];
     }
-    let width = micro.lanes * micro.vectors;
     let mut from = 0;
     while from < k {
         let terms = A::BLOCK.min(k - from);
@@ -139,11 +164,13 @@ fn area<A: Acc>(
             let a = Lines { data: data.0, at: bases[o.a.0] + row as isize * s.rows[0] + from as isize * s.k[0], step: s.k[0] };
             let mut column = columns[0];
             while column < columns[1] {
-                let across = width.min(columns[1] - column);
+                let cols = micro.panel(columns[1] - column);
                 let b = Lines { data: data.1, at: bases[o.b.0] + column as isize + from as isize * s.k[1], step: s.k[1] };
                 let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
-                micro.run(terms, 1, a, &a_rows[..count], b, out, c_at, &c_rows[..count], across, from == 0 && !job.adds);
-                column += across;
+                let (a_rows, c_rows) = (&a_rows[..count], &c_rows[..count]);
+                let first = from == 0 && !job.adds;
+                micro.run(&Run { terms, parts: 1, a, a_rows, b, c: out, c_at, c_rows, cols, first, count: 1, steps: [0; 3] });
+                column += cols;
             }
             row += count;
         }

@@ -5,12 +5,14 @@ pub(crate) mod disjoint;
 mod dot;
 pub(crate) mod element;
 mod job;
+mod line;
 mod operand;
 mod panel;
 mod product;
 mod scratch;
 mod steps;
 mod table;
+mod tiles;
 mod typed;
 
 use bilin_core::exec::buffer::{host_bytes, host_bytes_mut};
@@ -19,7 +21,6 @@ use bilin_core::{DType, Error, Result};
 use bilin_core::{c64, c128};
 
 use crate::arch::Isa;
-use element::Acc;
 use job::Job;
 use table::{Kernel, Kind, Variant};
 use typed::Typed;
@@ -87,7 +88,12 @@ fn dispatch(call: ContractCall<'_>, asked: Option<(&'static Kernel, bool)>) -> R
     }
 }
 
-fn typed_contract<A: Typed>(call: ContractCall<'_>, sizes: [usize; 4], asked: Option<(&'static Kernel, bool)>, kind: Kind) -> Result<()> {
+fn typed_contract<A: Typed + tiles::Tiled>(
+    call: ContractCall<'_>,
+    sizes: [usize; 4],
+    asked: Option<(&'static Kernel, bool)>,
+    kind: Kind,
+) -> Result<()> {
     let ContractCall { op, plan, lhs, rhs, out, conj, accum, .. } = call;
     let adds = accum == Accum::Add;
     let dtypes = [lhs.dtype, rhs.dtype, out.dtype];
@@ -129,17 +135,19 @@ enum Done {
 
 /// Runs a variant where it accepts the job.
 #[inline]
-fn attempt<A: Acc>(job: &Job<'_, A>, variant: Variant) -> Option<Option<()>> {
+fn attempt<A: tiles::Tiled>(job: &Job<'_, A>, variant: Variant) -> Option<Option<()>> {
     match variant {
         Variant::Product => product::accepts(job).then(|| product::run(job)),
         Variant::Dot => dot::accepts(job).map(|steps| dot::run(job, steps)),
+        Variant::Line => line::accepts(job).map(|form| line::run(job, form)),
         Variant::Direct => direct::accepts(job).map(|strides| direct::run(job, strides)),
         Variant::Panel => Some(panel::run(job)),
+        Variant::Tiles => tiles::accepts(job).map(|form| tiles::run(job, form)),
     }
 }
 
 #[inline(never)]
-fn choose<A: Acc>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static Kernel, bool)>) -> Done {
+fn choose<A: tiles::Tiled>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static Kernel, bool)>) -> Done {
     let outcome = |ran: Option<()>| if ran.is_some() { Done::Yes } else { Done::NoRoom };
     if job.sizes[3] == 0 {
         product::zeros(job);
@@ -154,6 +162,12 @@ fn choose<A: Acc>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static Kernel, 
     }
     let isa = Isa::best();
     let job = Job { isa, ..*job };
+    if isa == Isa::Amx
+        && tiles::pays(&job)
+        && let Some(ran) = attempt(&job, Variant::Tiles)
+    {
+        return outcome(ran);
+    }
     for kernel in table::of_kind(isa, kind) {
         if let Some(ran) = attempt(&job, kernel.variant) {
             return outcome(ran);

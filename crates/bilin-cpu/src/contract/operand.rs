@@ -3,25 +3,41 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
+use half::bf16;
 
 use super::disjoint::Shared;
-use super::element::{Acc, Convert};
+use super::element::{Acc, Convert, Plain};
 use super::steps::Steps;
-use crate::arch;
+use crate::arch::tile::Micro;
+use crate::arch::vector::MOST_LANES;
+use crate::arch::{self, Isa, Lines, Work};
 
 /// An operand, read as accumulators (and conjugated where the call says so).
 pub(crate) trait Source<A: Acc>: Sync {
     /// `dst.len()` elements from `at`, `step` apart.
     fn gather(&self, at: isize, step: isize, dst: &mut [A]);
     /// Panels of `height` rows, each as long as its rows and k say: row-major where k is the nearer axis, else k-major.
-    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, height: usize, dst: &mut [A]) -> Packed;
-    /// Panels of `width` columns, k-major: columns side by side; complex ones as groups of `lanes` real, then imaginary
-    /// parts, padded with zeros.
-    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, width: usize, lanes: usize, dst: &mut [A::Part]);
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, isa: Isa, height: usize, dst: &mut [A]) -> Packed;
+    /// Panels as wide as the kernels say, k-major: columns side by side; complex ones as groups of a vector's real, then
+    /// imaginary parts, padded with zeros.
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, isa: Isa, micro: &Micro<A::Part>, dst: &mut [A::Part]);
     /// Asks for `len` elements from `at` ahead of their use.
     fn ask_for(&self, at: isize, len: usize);
     /// The elements, where they stand in memory as accumulators.
     fn plain(&self) -> Option<&[A::Part]>;
+    /// The elements as they stand in memory, where tiles read them.
+    fn raw(&self) -> Option<Raw<'_>>;
+}
+
+/// Elements as they stand in memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Raw<'a> {
+    Bf16(&'a [bf16]),
+    U8(&'a [u8]),
+    I8(&'a [i8]),
+    I16(&'a [i16]),
+    I32(&'a [i32]),
+    I64(&'a [i64]),
 }
 
 /// How rows were packed.
@@ -39,6 +55,10 @@ pub(crate) trait Sink<A: Acc>: Sync {
     fn plain(&self) -> Option<&Shared<'_, A::Part>>;
     /// Writes, or adds, `src` from `at`, `step` apart.
     fn scatter(&self, at: isize, step: isize, src: &[A]);
+    /// Bytes of an element.
+    fn width(&self) -> usize;
+    /// Writes, or adds, rows of 16 elements to `base` plus each of `rows` plus each of `columns`, as many as there are of these.
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, src: &[A]);
     /// Writes, or adds, elements at `base` plus each of `columns`. `src` holds them as a tile row does.
     fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
 }
@@ -83,8 +103,12 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
         let (dst_pieces, dst_rest) = dst.as_chunks_mut::<16>();
         let (src_pieces, src_rest) = src.as_chunks::<16>();
         for (d, s) in dst_pieces.iter_mut().zip(src_pieces) {
-            // By value, so that the compiler sees that the two don't overlap.
-            *d = s.map(|x| self.turned(F::convert(x)));
+            // A copy, so that the compiler sees that the two don't overlap; no closure, which would keep the caller's
+            // instruction set from it.
+            let s = *s;
+            for i in 0..16 {
+                d[i] = self.turned(F::convert(s[i]));
+            }
         }
         for (d, &s) in dst_rest.iter_mut().zip(src_rest) {
             *d = self.turned(F::convert(s));
@@ -112,6 +136,28 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
                     }
                 }
             }
+        }
+    }
+
+    /// A vector's columns, each a run of `k` elements, into a panel of lines of `width`.
+    #[expect(clippy::too_many_arguments, reason = "one call site, all arguments distinct")]
+    fn cross<A: Acc>(&self, base: isize, at: &[isize], k: usize, isa: Isa, micro: &Micro<A::Part>, panel: &mut [A::Part], width: usize)
+    where
+        F: Convert<S, A>,
+    {
+        let plain: Option<&[A::Part]> = if is_same::<S, A>() { bytemuck::try_cast_slice(self.data).ok() } else { None };
+        if let (Some(data), Some(step)) = (plain, Steps::new(at).stride) {
+            return micro.cross(k, Lines { data, at: base + at[0], step }, panel, width);
+        }
+        let mut lines = [A::default(); MOST_LANES * MOST_LANES];
+        for from in (0..k).step_by(MOST_LANES) {
+            let count = MOST_LANES.min(k - from);
+            for (line, &c) in lines.chunks_exact_mut(MOST_LANES).zip(at) {
+                let src = self.slice(base + c + from as isize, count);
+                isa.with(Converted { source: self, dst: &mut line[..count], src });
+            }
+            let lines = Lines { data: bytemuck::cast_slice(&lines), at: 0, step: MOST_LANES as isize };
+            micro.cross(count, lines, &mut panel[from * width..], width);
         }
     }
 
@@ -154,11 +200,11 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
         }
     }
 
-    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, height: usize, dst: &mut [A]) -> Packed {
+    fn pack_rows(&self, base: isize, rows: Steps<'_>, ks: Steps<'_>, isa: Isa, height: usize, dst: &mut [A]) -> Packed {
         let (m, k) = (rows.at.len(), ks.at.len());
         if ks.stride == Some(1) && !(m > 1 && rows.stride == Some(1)) {
             for (&r, line) in rows.at.iter().zip(dst.chunks_exact_mut(k)) {
-                self.convert_run(line, self.slice(base + r + ks.at[0], k));
+                isa.with(Converted { source: self, dst: line, src: self.slice(base + r + ks.at[0], k) });
             }
             return Packed::RowMajor;
         }
@@ -182,47 +228,49 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
         Packed::KMajor
     }
 
-    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, width: usize, lanes: usize, dst: &mut [A::Part]) {
-        let (n, k) = (columns.at.len(), ks.at.len());
+    fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, isa: Isa, micro: &Micro<A::Part>, dst: &mut [A::Part]) {
+        let k = ks.at.len();
+        let (mut left, mut rest) = (columns.at, dst);
         if A::PARTS == 2 {
-            for (at, panel) in columns.at.chunks(width).zip(dst.chunks_mut(width * k * 2)) {
-                self.pack_complex(base, ks, at, lanes, panel);
+            while !left.is_empty() {
+                let (at, after) = left.split_at(micro.panel(left.len()));
+                let (panel, more) = rest.split_at_mut(at.len().next_multiple_of(micro.lanes) * k * 2);
+                self.pack_complex(base, ks, at, micro.lanes, panel);
+                (left, rest) = (after, more);
             }
             return;
         }
-        let dst: &mut [A] = bytemuck::cast_slice_mut(dst);
         if columns.stride == Some(1) {
             for (i, &kk) in ks.at.iter().enumerate() {
-                let run = self.slice(base + kk + columns.at[0], n);
+                let mut run = self.slice(base + kk + columns.at[0], columns.at.len());
                 if let Some(next) = ks.at.get(i + 2) {
-                    Source::<A>::ask_for(self, base + next + columns.at[0], n);
+                    Source::<A>::ask_for(self, base + next + columns.at[0], run.len());
                 }
-                for (from, panel) in run.chunks(width).zip(dst.chunks_mut(width * k)) {
-                    self.convert_run(&mut panel[i * from.len()..][..from.len()], from);
+                let mut panels: &mut [A] = bytemuck::cast_slice_mut(rest);
+                while !run.is_empty() {
+                    let (from, after) = run.split_at(micro.panel(run.len()));
+                    let (panel, more) = panels.split_at_mut(from.len() * k);
+                    isa.with(Converted { source: self, dst: &mut panel[i * from.len()..][..from.len()], src: from });
+                    (run, panels) = (after, more);
                 }
             }
             return;
         }
-        for (columns, panel) in columns.at.chunks(width).zip(dst.chunks_mut(width * k)) {
-            let n = columns.len();
-            if ks.stride == Some(1) {
-                // Short runs of k, so that the lines written to stay in the nearest cache.
-                for (from, lines) in (0..k).step_by(16).zip(panel[..n * k].chunks_mut(16 * n)) {
-                    let count = lines.len() / n;
-                    for (j, &c) in columns.iter().enumerate() {
-                        let run = self.slice(base + c + ks.at[from], count);
-                        for (line, &s) in lines.chunks_exact_mut(n).zip(run) {
-                            line[j] = self.turned(F::convert(s));
-                        }
-                    }
-                }
-            } else {
-                for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(n)) {
-                    for (d, &c) in line.iter_mut().zip(columns) {
-                        *d = self.get(base + kk + c);
-                    }
+        while !left.is_empty() {
+            let (at, after) = left.split_at(micro.panel(left.len()));
+            let (panel, more) = rest.split_at_mut(at.len() * k);
+            let n = at.len();
+            let crossed = if ks.stride == Some(1) { n / micro.lanes * micro.lanes } else { 0 };
+            for from in (0..crossed).step_by(micro.lanes) {
+                self.cross(base + ks.at[0], &at[from..from + micro.lanes], k, isa, micro, &mut panel[from..], n);
+            }
+            let panel: &mut [A] = bytemuck::cast_slice_mut(panel);
+            for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(n)) {
+                for (d, &c) in line[crossed..].iter_mut().zip(&at[crossed..]) {
+                    *d = self.get(base + kk + c);
                 }
             }
+            (left, rest) = (after, more);
         }
     }
 
@@ -234,6 +282,34 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
 
     fn plain(&self) -> Option<&[A::Part]> {
         if A::PARTS == 1 && is_same::<S, A>() { bytemuck::try_cast_slice(self.data).ok() } else { None }
+    }
+
+    fn raw(&self) -> Option<Raw<'_>> {
+        if !is_same::<F, Plain>() {
+            return None;
+        }
+        macro_rules! first_of {
+            ($($name:ident: $t:ty),*) => {
+                $(if is_same::<S, $t>() { return bytemuck::try_cast_slice(self.data).ok().map(Raw::$name); })*
+            };
+        }
+        first_of!(Bf16: bf16, U8: u8, I8: i8, I16: i16, I32: i32, I64: i64);
+        None
+    }
+}
+
+/// A run on its way into a panel.
+struct Converted<'a, 's, S, F, A> {
+    source: &'a In<'s, S, F>,
+    dst: &'a mut [A],
+    src: &'a [S],
+}
+
+impl<S: Pod + Sync, A: Acc, F: Convert<S, A>> Work for Converted<'_, '_, S, F, A> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        self.source.convert_run(self.dst, self.src);
     }
 }
 
@@ -285,6 +361,43 @@ fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
     }
 }
 
+/// A block on its way into the result.
+struct Stored<'a, 'o, T, A: Acc, F> {
+    out: &'a Out<'o, T, A, F>,
+    base: isize,
+    rows: &'a [isize],
+    columns: Steps<'a>,
+    src: &'a [A],
+}
+
+impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, A, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let Stored { out, base, rows, columns, src } = self;
+        let dense = columns.stride == Some(1);
+        for (&row, line) in rows.iter().zip(src.as_chunks::<16>().0) {
+            if let (true, false, None) = (dense, out.adds, &out.plain) {
+                let at = base + row + columns.at[0];
+                if let Ok(to) = <&mut [T; 16]>::try_from(out.data.run(at, columns.at.len())) {
+                    let line = *line;
+                    for i in 0..16 {
+                        to[i] = F::convert(line[i]);
+                    }
+                    continue;
+                }
+            }
+            if dense {
+                out.scatter(base + row + columns.at[0], 1, &line[..columns.at.len()]);
+            } else {
+                for (&column, x) in columns.at.iter().zip(line) {
+                    out.scatter(base + row + column, 1, std::slice::from_ref(x));
+                }
+            }
+        }
+    }
+}
+
 impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F> {
     fn plain(&self) -> Option<&Shared<'_, A::Part>> {
         self.plain.as_ref()
@@ -316,6 +429,14 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
                 self.data.write(at + i as isize * step, F::convert(x));
             }
         }
+    }
+
+    fn width(&self) -> usize {
+        size_of::<T>()
+    }
+
+    fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, src: &[A]) {
+        isa.with(Stored { out: self, base, rows, columns, src });
     }
 
     fn store_row(&self, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {

@@ -13,8 +13,8 @@ use super::job::{Job, Oriented, inner_stride};
 use super::operand::{Packed, Source};
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
-use crate::arch::Lines;
 use crate::arch::tile::MAX_ROWS;
+use crate::arch::{Lines, Run};
 use crate::threads;
 
 /// Bytes of a packed block of columns: half of a usual second-level cache.
@@ -166,7 +166,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                 let b_direct = direct_columns::<A>(o, &b_columns, &b_steps, area.rows);
                 let width = micro.lanes * micro.vectors;
                 if b_direct.is_none() {
-                    o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns, width, micro.lanes, b_block);
+                    o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns, job.isa, micro, b_block);
                 }
                 let a_direct =
                     o.a.1.plain().zip(a_steps.stride).filter(|&(_, step)| A::PARTS == 1 && (step == 1 || area.columns <= 2 * width));
@@ -175,7 +175,9 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                     let group_offsets = a_rows.part(group, group_len);
                     let packed = match a_direct {
                         Some(_) => Packed::RowMajor,
-                        None => o.a.1.pack_rows(bases[o.a.0], group_offsets, a_steps, micro.rows, &mut a_panels[..group_len * terms]),
+                        None => {
+                            o.a.1.pack_rows(bases[o.a.0], group_offsets, a_steps, job.isa, micro.rows, &mut a_panels[..group_len * terms])
+                        }
                     };
                     let next = group + group_len;
                     let mut ahead = Ahead::new(
@@ -204,32 +206,24 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                         for (i, p) in partial_rows.iter_mut().enumerate() {
                             *p = ((row + i) * padded * A::PARTS) as isize;
                         }
-                        for at in (0..area.columns).step_by(width) {
+                        let mut at = 0;
+                        while at < area.columns {
                             ahead.step(o.a.1, bases[o.a.0]);
-                            let count = width.min(area.columns - at);
+                            let cols = micro.panel(area.columns - at);
                             let b = match b_direct {
                                 Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
                                 None => {
-                                    let stored = if A::PARTS == 2 { count.next_multiple_of(micro.lanes) * 2 } else { count };
+                                    let stored = if A::PARTS == 2 { cols.next_multiple_of(micro.lanes) * 2 } else { cols };
                                     Lines { data: &*b_block, at: (at * terms * A::PARTS) as isize, step: stored as isize }
                                 }
                             };
-                            let (c, c_at, rows_at) = match direct {
+                            let (c, c_at, c_rows) = match direct {
                                 Some(c) => (c, bases[2] + c_columns.at[at], &c_rows[row..row + rows]),
                                 None => (&own, (at * A::PARTS) as isize, &partial_rows[..rows]),
                             };
-                            micro.run(
-                                terms,
-                                A::PARTS,
-                                a,
-                                &starts[..rows],
-                                b,
-                                c,
-                                c_at,
-                                rows_at,
-                                count,
-                                from == 0 && !(in_place && job.adds),
-                            );
+                            let (parts, a_rows, first) = (A::PARTS, &starts[..rows], from == 0 && !(in_place && job.adds));
+                            micro.run(&Run { terms, parts, a, a_rows, b, c, c_at, c_rows, cols, first, count: 1, steps: [0; 3] });
+                            at += cols;
                         }
                     }
                 }

@@ -11,10 +11,14 @@ pub(crate) enum Variant {
     Product,
     /// Chains across blocks and batch.
     Dot,
+    /// Vector times matrix.
+    Line,
     /// Tiles on operands where they stand.
     Direct,
     /// Tiles on packed panels: accepts everything.
     Panel,
+    /// Blocks of a tile unit.
+    Tiles,
 }
 
 /// What sums are kept in.
@@ -41,7 +45,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Complex and truth values never stand in memory as vectors hold them.
     fn can_run(&self) -> bool {
-        self.variant != Variant::Direct || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
+        !matches!(self.variant, Variant::Direct | Variant::Line) || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
     }
 }
 
@@ -54,22 +58,30 @@ macro_rules! table {
     (@kind $isa_name:literal $isa:ident $kind_name:literal $kind:ident) => {[
         Kernel { name: concat!($isa_name, "-", $kind_name, "-product"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Product },
         Kernel { name: concat!($isa_name, "-", $kind_name, "-dot"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Dot },
+        Kernel { name: concat!($isa_name, "-", $kind_name, "-line"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Line },
         Kernel { name: concat!($isa_name, "-", $kind_name, "-direct"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Direct },
         Kernel { name: concat!($isa_name, "-", $kind_name, "-panel"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Panel },
     ]};
 }
 
-static TABLE: [[[Kernel; 4]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];
+/// Kernels of the tile unit, by what they read and sum in.
+static TILES: [Kernel; 3] = [
+    Kernel { name: "amx-bf16-tiles", isa: Isa::Amx, kind: Kind::F32, variant: Variant::Tiles },
+    Kernel { name: "amx-i32-tiles", isa: Isa::Amx, kind: Kind::I32, variant: Variant::Tiles },
+    Kernel { name: "amx-i64-tiles", isa: Isa::Amx, kind: Kind::I64, variant: Variant::Tiles },
+];
+
+static TABLE: [[[Kernel; 5]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];
 
 /// Kernels that may run here: those of instruction sets up to `most`, best first.
 pub(crate) fn kernels(most: Isa) -> impl Iterator<Item = &'static Kernel> {
-    TABLE.iter().flatten().flatten().filter(move |k| k.isa <= most && k.can_run())
+    TILES.iter().chain(TABLE.iter().flatten().flatten()).filter(move |k| k.isa <= most && k.can_run())
 }
 
-/// Kernels of one accumulator, best first, by index of [`Kind`].
-pub(crate) fn of_kind(isa: Isa, kind: Kind) -> &'static [Kernel; 4] {
+/// Kernels of one accumulator, best first, by index of [`Kind`]; those of the tile unit stand before them.
+pub(crate) fn of_kind(isa: Isa, kind: Kind) -> &'static [Kernel; 5] {
     let row = match isa {
-        Isa::Avx512 => 0,
+        Isa::Amx | Isa::Avx512 => 0,
         Isa::Avx2 => 1,
         Isa::Portable => 2,
     };

@@ -166,6 +166,25 @@ pub fn block_len(accumulator: DType) -> usize {
     }
 }
 
+/// Zero of its sign for a subnormal number.
+fn flushed(x: f32) -> f32 {
+    if x.is_subnormal() { 0f32.copysign(x) } else { x }
+}
+
+/// A sum of products of bf16 in the order of tile units: 32 terms at a time, even and odd ones apart.
+fn paired_sum(terms: &[(Value, Value)]) -> Value {
+    let product = |acc: f32, t: Option<&(Value, Value)>| match t {
+        None => acc,
+        Some(&(Value::Real(a), Value::Real(b))) => flushed(flushed(a as f32).mul_add(flushed(b as f32), acc)),
+        other => panic!("{other:?}"),
+    };
+    let total = terms.chunks(32).fold(0f32, |total, some| {
+        let (even, odd) = some.chunks(2).fold((0f32, 0f32), |(even, odd), pair| (product(even, pair.first()), product(odd, pair.get(1))));
+        flushed(total + flushed(even + odd))
+    });
+    Value::Real(total.into())
+}
+
 /// The sum of two totals.
 fn add(accumulator: DType, a: f64, b: f64) -> f64 {
     if matches!(accumulator, DType::F32 | DType::C64) { (a as f32 + b as f32).into() } else { a + b }
@@ -293,8 +312,29 @@ impl Case {
         }
     }
 
-    /// The bytes of the result's buffer: replaced, where its old contents are 0xFF, or added to.
+    /// Whether a kernel sums in the order of tile units: all of theirs for bf16 do, and the choice where there is one.
+    pub fn is_paired(&self, kernel: Option<&str>) -> bool {
+        const TILES: &str = "amx-bf16-tiles";
+        let would_take = self.dtypes[..2] == [DType::Bf16; 2] && self.accumulator != DType::F64 && self.terms() >= 32;
+        match kernel {
+            Some(name) => name == TILES,
+            None => would_take && bilin_cpu::kernel_names().contains(&TILES),
+        }
+    }
+
+    /// Terms of each sum.
+    fn terms(&self) -> usize {
+        let (lhs, out) = (self.spec.lhs(), self.spec.out());
+        lhs.iter().enumerate().filter(|(_, a)| !out.contains(a)).map(|(i, _)| self.layouts[0].shape()[i]).product()
+    }
+
+    /// The bytes of the result's buffer, replaced, where its old contents are 0xFF, or added to.
     pub fn expected(&self, old: Option<&[u8]>) -> Vec<u8> {
+        self.expected_by(Some(""), old)
+    }
+
+    /// The same in the order of a kernel or of the backend's choice.
+    fn expected_by(&self, kernel: Option<&str>, old: Option<&[u8]>) -> Vec<u8> {
         let mut out = old.map_or_else(|| vec![0xFF; self.out_len * self.dtypes[2].size_bytes()], <[u8]>::to_vec);
         let lists = [self.spec.lhs(), self.spec.rhs(), self.spec.out()];
         let summed: Vec<Axis> = lists[0].iter().filter(|a| !lists[2].contains(a)).copied().collect();
@@ -331,7 +371,9 @@ impl Case {
             terms.clear();
             terms.extend(inner.iter().map(|k| (value(0, lhs, bases[0] + p[0] + k[0]), value(1, rhs, bases[1] + p[1] + k[1]))));
             let (dtype, at) = (self.dtypes[2], (bases[2] + p[2]) as usize);
-            let value = match (sum(self.accumulator, &terms), old.map(|old| read(dtype, old, at))) {
+            let is_paired = self.is_paired(kernel) && !terms.is_empty();
+            let total = if is_paired { paired_sum(&terms) } else { sum(self.accumulator, &terms) };
+            let value = match (total, old.map(|old| read(dtype, old, at))) {
                 (Value::Real(x), Some(Value::Real(o))) => Value::Real(add(dtype, o, x)),
                 (Value::Complex(re, im), Some(Value::Complex(o, p))) => Value::Complex(add(dtype, o, re), add(dtype, p, im)),
                 (total, _) => total,
@@ -401,13 +443,15 @@ impl Case {
         let mut ran = Vec::new();
         let old = self.old();
         for old in std::iter::once(None).chain(old.as_deref().map(Some)) {
-            let expected = self.expected(old);
+            let usual = self.expected(old);
+            let paired = self.is_paired(None).then(|| self.expected_by(None, old));
             let chosen = self.run_over(None, old).unwrap_or_else(|e| panic!("{}: {e}", self.name));
-            self.compare(&expected, &chosen, "choice");
+            self.compare(paired.as_ref().unwrap_or(&usual), &chosen, "choice");
             for kernel in bilin_cpu::kernel_names() {
                 match self.run_over(Some(kernel), old) {
                     Ok(got) => {
-                        self.compare(&expected, &got, kernel);
+                        let expected = paired.as_ref().filter(|_| self.is_paired(Some(kernel))).unwrap_or(&usual);
+                        self.compare(expected, &got, kernel);
                         ran.push(kernel);
                     }
                     Err(bilin_core::Error::KernelNotFound { .. }) => {}

@@ -1,0 +1,223 @@
+//! A few rows times many columns, and lines of memory into columns of a panel.
+
+use super::tile::{MAX_ROWS, Micro};
+use super::vector::{MOST_LANES, Vector};
+use super::{Lines, reach};
+use crate::contract::disjoint::Shared;
+
+/// Terms that are added to the sums at a time.
+const STRIP: usize = 8;
+
+/// `c[i, j] = Σ x[i, k]·b[k, j]`, a few rows by many columns.
+pub(crate) struct Rows<'a, P> {
+    /// Terms, rows (at most [`MAX_ROWS`]) and columns.
+    pub sizes: [usize; 3],
+    /// First element, and the step of k.
+    pub x: Lines<'a, P>,
+    /// From row to row in x and in c.
+    pub row_steps: [isize; 2],
+    /// First element; the step of k where columns stand side by side, of columns where terms do.
+    pub b: Lines<'a, P>,
+    /// The result, whose columns stand side by side, and its first element.
+    pub c: &'a Shared<'a, P>,
+    pub c_at: isize,
+}
+
+/// The same, checked.
+#[derive(Clone, Copy)]
+pub(crate) struct Raw<P> {
+    terms: usize,
+    rows: usize,
+    columns: usize,
+    x: *const P,
+    x_k: isize,
+    x_row: isize,
+    b: *const P,
+    b_step: isize,
+    c: *mut P,
+    c_row: isize,
+    first: bool,
+}
+
+/// `dst[k, j] = src[j, k]` for `LANES` lines j.
+pub(crate) struct Cross<P> {
+    terms: usize,
+    src: *const P,
+    src_line: isize,
+    dst: *mut P,
+    dst_k: usize,
+}
+
+impl<P: Copy> Micro<P> {
+    /// Checks positions; `b` moves by its step `steps` times and is read for `run` elements each.
+    fn checked(r: &Rows<'_, P>, steps: usize, run: usize, first: bool) -> Raw<P> {
+        let [terms, rows, columns] = r.sizes;
+        assert!(terms > 0 && rows > 0 && rows <= MAX_ROWS && columns > 0);
+        let ((x_low, x_high), (x_first, x_last)) = (reach(r.x.at, r.x.step, terms), reach(0, r.row_steps[0], rows));
+        assert!(x_low + x_first >= 0 && x_high + x_last < r.x.data.len() as isize);
+        let (low, high) = reach(r.b.at, r.b.step, steps);
+        assert!(low >= 0 && high + run as isize <= r.b.data.len() as isize);
+        let (low, high) = reach(r.c_at, r.row_steps[1], rows);
+        assert!(low >= 0 && high + columns as isize <= r.c.len() as isize);
+        Raw {
+            terms,
+            rows,
+            columns,
+            x: r.x.data.as_ptr().wrapping_offset(r.x.at),
+            x_k: r.x.step,
+            x_row: r.row_steps[0],
+            b: r.b.data.as_ptr().wrapping_offset(r.b.at),
+            b_step: r.b.step,
+            c: r.c.as_ptr().wrapping_offset(r.c_at),
+            c_row: r.row_steps[1],
+            first,
+        }
+    }
+
+    /// Sums into `c` where columns of `b` stand side by side.
+    pub(crate) fn across(&self, r: &Rows<'_, P>) {
+        let call = Self::checked(r, r.sizes[0], r.sizes[2], true);
+        // SAFETY: every element stands inside its memory; `Shared` is only written at positions of the running task;
+        // `pick!` hands out kernels that the processor can run.
+        unsafe { (self.across)(&call) }
+    }
+
+    /// Sums into `c`, or added to it, where terms of `b` stand side by side.
+    pub(crate) fn along(&self, r: &Rows<'_, P>, first: bool) {
+        let call = Self::checked(r, r.sizes[2], r.sizes[0], first);
+        // SAFETY: as above.
+        unsafe { (self.along)(&call) }
+    }
+
+    /// `dst[k, j] = src[j, k]` for `lanes` lines of `terms` elements; the step of `src` leads to the next line.
+    pub(crate) fn cross(&self, terms: usize, src: Lines<'_, P>, dst: &mut [P], dst_k: usize) {
+        let (low, high) = reach(src.at, src.step, self.lanes);
+        assert!(terms > 0 && low >= 0 && high + terms as isize <= src.data.len() as isize && (terms - 1) * dst_k + self.lanes <= dst.len());
+        let call = Cross { terms, src: src.data.as_ptr().wrapping_offset(src.at), src_line: src.step, dst: dst.as_mut_ptr(), dst_k };
+        // SAFETY: as above.
+        unsafe { (self.cross)(&call) }
+    }
+}
+
+/// # Safety
+/// Every element that the call names is readable (`x`, `b`) or writable (`c`), and the processor has the vector's
+/// instruction set.
+#[inline(always)]
+pub(super) unsafe fn across<V: Vector>(t: &Raw<V::Part>) {
+    let full = t.terms / STRIP * STRIP;
+    // SAFETY: handed on from the caller.
+    unsafe {
+        for from in (0..full).step_by(STRIP) {
+            strip::<V, STRIP>(t, from);
+        }
+        for from in full..t.terms {
+            strip::<V, 1>(t, from);
+        }
+    }
+}
+
+/// `N` terms from `from`, added to the sums so far: a few runs of memory are read at a time, each from end to end.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "an index names the register")]
+unsafe fn strip<V: Vector, const N: usize>(t: &Raw<V::Part>, from: usize) {
+    // SAFETY: the caller's promise covers every element read or written.
+    unsafe {
+        let x = t.x.wrapping_offset(from as isize * t.x_k);
+        let mut runs = [t.b; N];
+        for i in 0..N {
+            runs[i] = t.b.wrapping_offset((from + i) as isize * t.b_step);
+        }
+        for j in (0..t.columns).step_by(V::LANES) {
+            let count = V::LANES.min(t.columns - j);
+            let mut line = [V::neutral(); N];
+            for i in 0..N {
+                let at = runs[i].wrapping_add(j);
+                line[i] = if count == V::LANES { V::load(at) } else { V::load_part(at, count) };
+            }
+            for row in 0..t.rows as isize {
+                let (x, c) = (x.wrapping_offset(row * t.x_row), t.c.wrapping_offset(row * t.c_row).wrapping_add(j));
+                let mut acc = match (from == 0, count == V::LANES) {
+                    (true, _) => V::neutral(),
+                    (_, true) => V::load(c),
+                    _ => V::load_part(c, count),
+                };
+                for i in 0..N {
+                    acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), line[i], acc);
+                }
+                if count == V::LANES { acc.store(c) } else { acc.store_part(c, count) }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`across`].
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "an index names the register")]
+pub(super) unsafe fn along<V: Vector>(t: &Raw<V::Part>) {
+    // SAFETY: the caller's promise covers every element read or written.
+    unsafe {
+        for j in (0..t.columns).step_by(V::LANES) {
+            let count = V::LANES.min(t.columns - j);
+            let mut sums = [V::neutral(); MAX_ROWS];
+            for from in (0..t.terms).step_by(V::LANES) {
+                let some = V::LANES.min(t.terms - from);
+                let mut lines = [V::neutral(); MOST_LANES];
+                for i in 0..V::LANES {
+                    // Lanes past the last column read it again and aren't stored.
+                    let at = t.b.wrapping_offset((j + i.min(count - 1)) as isize * t.b_step).wrapping_add(from);
+                    lines[i] = if some == V::LANES { V::load(at) } else { V::load_part(at, some) };
+                }
+                V::cross(&mut lines);
+                for row in 0..t.rows {
+                    let x = t.x.wrapping_offset(row as isize * t.x_row + from as isize * t.x_k);
+                    let mut acc = sums[row];
+                    if some == V::LANES {
+                        for i in 0..V::LANES {
+                            acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), lines[i], acc);
+                        }
+                    } else {
+                        for i in 0..some {
+                            acc = V::fma(V::splat(x.wrapping_offset(i as isize * t.x_k)), lines[i], acc);
+                        }
+                    }
+                    sums[row] = acc;
+                }
+            }
+            for row in 0..t.rows {
+                let c = t.c.wrapping_offset(row as isize * t.c_row).wrapping_add(j);
+                let sum = if t.first { sums[row] } else { V::load_part(c, count).add(sums[row]) };
+                sum.store_part(c, count);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Every element that the call names is readable (`src`) or writable (`dst`), and the processor has the vector's
+/// instruction set.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "an index names the register")]
+pub(super) unsafe fn cross<V: Vector>(t: &Cross<V::Part>) {
+    // SAFETY: the caller's promise covers every element read or written.
+    unsafe {
+        let mut rows = [V::neutral(); MOST_LANES];
+        for from in (0..t.terms).step_by(V::LANES) {
+            let (count, first) = (V::LANES.min(t.terms - from), t.src.wrapping_add(from));
+            for j in 0..V::LANES {
+                let line = first.wrapping_offset(j as isize * t.src_line);
+                rows[j] = if count == V::LANES { V::load(line) } else { V::load_part(line, count) };
+            }
+            V::cross(&mut rows);
+            if count == V::LANES {
+                for i in 0..V::LANES {
+                    rows[i].store(t.dst.add((from + i) * t.dst_k));
+                }
+            } else {
+                for i in 0..count {
+                    rows[i].store(t.dst.add((from + i) * t.dst_k));
+                }
+            }
+        }
+    }
+}
