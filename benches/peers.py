@@ -21,7 +21,7 @@ CHAIN, WIDE = 1_000_000, 100_000
 ROUNDS = 5
 # Case: repeats a round, what the two times are, divisor for a time per node.
 CASES = {
-    "chain": (1, ("record", "backward"), CHAIN),
+    "chain": (1, ("no record", "record", "backward"), CHAIN),
     "wide": (3, ("record", "backward"), WIDE),
     "hvp16": (200, ("gradient", "hvp"), 1),
     "hvp512": (2, ("gradient", "hvp"), 1),
@@ -72,9 +72,13 @@ class Torch:
     def leaf(self) -> Any:
         return self.torch.ones(1, requires_grad=True)
 
-    def chain(self) -> tuple[float, float]:
+    def chain(self) -> tuple[float, ...]:
         x = self.leaf()
         start = time.perf_counter()
+        y = x.detach()
+        for _ in range(CHAIN):
+            y = -y
+        plain, start = time.perf_counter() - start, time.perf_counter()
         y = x
         for _ in range(CHAIN):
             y = -y
@@ -83,7 +87,7 @@ class Torch:
         del y
         loss.backward()
         del loss
-        return forward, time.perf_counter() - start
+        return plain, forward, time.perf_counter() - start
 
     def wide(self) -> tuple[float, float]:
         x = self.leaf()
@@ -179,6 +183,14 @@ def main() -> None:
                 for name in list(engines)[1:]
             ]
             print(f"| {case} | {part} | {unit} | {' | '.join(ratios)} |", flush=True)
+        if case == "chain":
+            # A node is one op forward and one backward; what the tape adds is the time beyond two ops without it.
+            def tape(t: list[float]) -> float:
+                return t[1] + t[2] - 2 * t[0]
+
+            own = [tape(t) for t in times["bilin"]]
+            ratio = statistics.median(tape(t) / o for t, o in zip(times["torch"], own))
+            print(f"| {case} | tape | {statistics.median(own) / nodes * 1e9:,.0f} ns a node | {ratio:.2f} | – |", flush=True)
         if case.startswith("hvp"):
             own = [t[1] / t[0] for t in times["bilin"]]
             print(f"| {case} | hvp ÷ gradient | {statistics.median(own):.2f} | | |", flush=True)

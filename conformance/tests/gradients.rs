@@ -263,6 +263,113 @@ fn hessian_products_equal_the_jacobian_of_the_gradient() {
     assert!(checked > 60, "only {checked} operands");
 }
 
+/// One-hot tensors of the shape of `like`.
+fn basis(like: &Tensor) -> Vec<Tensor> {
+    let n = like.numel();
+    let one = like.scalar_like(1.0).unwrap().reshape([1]).unwrap();
+    let at = |i: usize| Tensor::from_slice(&[i as i64], [1], like.device()).unwrap();
+    (0..n).map(|i| one.scatter_add(0, &at(i), n).unwrap().reshape(like.shape()).unwrap()).collect()
+}
+
+#[test]
+fn batched_derivatives_have_the_bits_of_one_at_a_time() {
+    let mut checked = BTreeSet::new();
+    for (entry, sample, seed) in all() {
+        let dtypes = DType::ALL.into_iter().filter(|d| d.is_differentiable()).map(|d| (d, Device::cpu()));
+        for (dtype, device) in dtypes.chain([(DType::F64, Device::reference())]) {
+            let x = operands(entry, sample, dtype, &device, seed);
+            let Some((leaves, out)) = tracked(entry, sample, &x) else { continue };
+            // More than 256 elements, which take several passes, in one dtype.
+            if out.numel() > 64 && dtype != DType::F32 {
+                continue;
+            }
+            for i in differentiable(&leaves) {
+                let what = format!("{} {:?} '{}' {dtype} on {device}, operand {i}", entry.schema.name, sample.shapes, sample.attrs);
+                let class = CHECKED[i % CHECKED.len()];
+                let at = with_strides(&x[i], class);
+                let f = |t: &Tensor| {
+                    let mut x = x.clone();
+                    x[i] = t.clone();
+                    call(entry, &x, sample.attrs)
+                };
+                let same = |batched: &Tensor, parts: &[Tensor], by_columns: bool| {
+                    let stacked = if parts.is_empty() {
+                        Tensor::zeros([0], batched.dtype(), &device).unwrap()
+                    } else {
+                        let parts: Vec<Tensor> = parts.iter().map(|t| t.reshape([t.numel()]).unwrap()).collect();
+                        bilin::stack(&parts.iter().collect::<Vec<_>>(), if by_columns { 1 } else { 0 }).unwrap()
+                    };
+                    assert_same_bits(&batched.reshape([batched.numel()]).unwrap(), &stacked.reshape([stacked.numel()]).unwrap(), &what);
+                };
+                let columns: Vec<Tensor> = basis(&at).iter().map(|v| autograd::jvp(|x| f(&x[0]), &[&at], &[v]).unwrap().1).collect();
+                same(&autograd::jacfwd(f, &at).unwrap(), &columns, true);
+                if dtype.is_complex() || !out.dtype().is_complex() {
+                    let row = |g: &Tensor| {
+                        let row = autograd::vjp(|x| f(&x[0]), &[&at], g).unwrap().1.swap_remove(0);
+                        if out.dtype().is_complex() { row.conj().unwrap() } else { row }
+                    };
+                    let rows: Vec<Tensor> = basis(&out.detach()).iter().map(row).collect();
+                    same(&autograd::jacrev(f, &at).unwrap(), &rows, false);
+                }
+                // Forward over reverse, of sums weighted so that every op has a second derivative to show.
+                if !dtype.is_complex() && !out.dtype().is_complex() && dtype != DType::F16 {
+                    let f = |t: &Tensor| {
+                        let y = f(t)?;
+                        y.mul(&y)?.sum(.., false)
+                    };
+                    let columns: Vec<Tensor> =
+                        basis(&at).iter().map(|v| autograd::hvp(|x| f(&x[0]), &[&at], &[v]).unwrap().swap_remove(0)).collect();
+                    same(&autograd::hessian(f, &at).unwrap(), &columns, true);
+                }
+            }
+            checked.insert(entry.schema.name);
+        }
+    }
+    assert_every_op(&checked);
+}
+
+#[test]
+fn batched_derivatives_nest() {
+    let device = Device::cpu();
+    let mut checked = BTreeSet::new();
+    for (entry, sample, seed) in all() {
+        // Complex numbers where the op takes no others.
+        let tried = [DType::F64, DType::C128].map(|dtype| operands(entry, sample, dtype, &device, seed));
+        let Some((x, (leaves, out))) = tried.into_iter().find_map(|x| tracked(entry, sample, &x).map(|t| (x, t))) else { continue };
+        if out.dtype() != leaves[differentiable(&leaves)[0]].dtype() || x.iter().any(|x| x.numel().pow(2) * out.numel() > 20_000) {
+            continue;
+        }
+        for i in differentiable(&leaves) {
+            let f = |t: &Tensor| {
+                let mut x = x.clone();
+                x[i] = t.clone();
+                let y = call(entry, &x, sample.attrs)?;
+                y.mul(&y)
+            };
+            type Jacobian = fn(&dyn Fn(&Tensor) -> Result<Tensor>, &Tensor) -> Result<Tensor>;
+            let modes: [Jacobian; 2] = [|f, x| autograd::jacfwd(f, x), |f, x| autograd::jacrev(f, x)];
+            // Each row of the inner derivative by itself, one direction after the other.
+            let want: Vec<Tensor> =
+                basis(&x[i]).iter().map(|v| autograd::jvp(|x| autograd::jacrev(f, &x[0]), &[&x[i]], &[v]).unwrap().1).collect();
+            let size = largest(&[&out.detach(), &x[i]]).powi(2) * largest(&want.iter().collect::<Vec<_>>());
+            let bound = C * DType::F64.unit_roundoff() * (out.numel() + x[i].numel() + 16) as f64 * size;
+            for (outer, inner) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let what = format!("{} {:?} '{}', operand {i}, {outer} of {inner}", entry.schema.name, sample.shapes, sample.attrs);
+                let got = modes[outer](&|t| modes[inner](&f, t), &x[i]).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(got.shape(), [out.shape(), x[i].shape(), x[i].shape()].concat(), "{what}");
+                let n = x[i].numel();
+                for (at, z) in numbers(&got).iter().enumerate() {
+                    let w = numbers(&want[at % n])[at / n];
+                    let error = (z.re - w.re).abs() + (z.im - w.im).abs();
+                    assert!(error <= bound, "{what}: element {at} is {z}, want {w}, bound {bound:e}");
+                }
+            }
+            checked.insert(entry.schema.name);
+        }
+    }
+    assert_every_op(&checked);
+}
+
 #[test]
 fn jacobians_of_complex_functions_are_the_same_by_rows_and_by_columns() {
     let device = Device::cpu();

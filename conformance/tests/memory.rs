@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
 
 use bilin::prelude::*;
-use bilin::{memory_stats, reset_peak_memory_stats};
+use bilin::{memory_stats, profiler, reset_peak_memory_stats};
 
 const MIB: u64 = 1 << 20;
 
@@ -39,7 +39,10 @@ fn a_broadcast_batch_costs_its_result_and_its_gradients() {
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
         let (counted, seen) = (memory_stats(&dev).current_bytes, status("VmRSS"));
 
-        let y = a.matmul(&b).unwrap();
+        let mut y = None;
+        let profile = profiler::profile(|| y = a.matmul(&b).ok());
+        let y = y.unwrap();
+        assert_eq!(profile.events()[0].memory_change_bytes, bytes(&y) as i64, "an event says what its op took");
         let forward = memory_stats(&dev).peak_bytes - counted;
         assert_eq!(forward, bytes(&y), "forward allocates the result alone");
 

@@ -30,7 +30,13 @@ class NonDeterministic(BilinError, RuntimeError):
 
 
 class OutOfMemory(BilinError, MemoryError):
-    """An allocation failed or would pass the limit."""
+    """An allocation failed or would pass the limit, which is None where there is none."""
+
+    device: str
+    requested_bytes: int
+    current_bytes: int
+    peak_bytes: int
+    limit_bytes: int | None
 
 
 class TooLarge(BilinError, ValueError):

@@ -21,6 +21,8 @@ pub enum Request {
     Product(ProductArgs),
     /// The registry.
     Ops {
+        /// The ops to list; all where empty.
+        names: Vec<&'static str>,
         /// As JSON.
         json: bool,
     },
@@ -230,9 +232,9 @@ fn set(given: &mut Given, option: &OptionInfo, value: OsString) -> Result<(), St
         Key::Axes => given.axes = Some(axes(&text()?)?),
         Key::Dtype => given.dtype = Some(dtype(&text()?)?),
         Key::OutDtype => given.out_dtype = Some(dtype(&text()?)?),
-        Key::Autocast => match dtype(&text()?)? {
-            scope @ (DType::Bf16 | DType::F16 | DType::F32) => given.autocast = Some(scope),
-            other => return Err(format!("is {other}; want bf16, f16 or f32")),
+        Key::Autocast => match DType::parse(&text()?) {
+            Some(scope @ (DType::Bf16 | DType::F16 | DType::F32)) => given.autocast = Some(scope),
+            _ => return Err(format!("is '{}'; want bf16, f16 or f32", text()?)),
         },
         Key::Precision => {
             given.precision = match text()?.as_str() {
@@ -259,6 +261,12 @@ fn dtype(text: &str) -> Result<DType, String> {
     })
 }
 
+/// The name of an op of the registry.
+fn op_name(name: &str) -> Result<&'static str, Failure> {
+    let known = || bilin::op_registry_all().into_iter().map(|s| s.name);
+    known().find(|n| *n == name).ok_or_else(|| or_nearest(format!("ops: no op '{name}'"), name, known(), ""))
+}
+
 /// `2`, or `1,2:0,1`.
 fn axes(text: &str) -> Result<Axes, String> {
     let wrong = || format!("is '{text}'; want a count such as 2, or axes of both operands such as 1,2:0,1");
@@ -282,7 +290,8 @@ fn request(command: &'static CommandInfo, given: Given, operands: Vec<OsString>)
     };
     let device = given.device.clone().unwrap_or_else(|| "cpu".to_owned());
     match command.action {
-        Action::Ops | Action::Devices | Action::Bench => want(0, 0, "no files")?,
+        Action::Ops => {}
+        Action::Devices | Action::Bench => want(0, 0, "no files")?,
         Action::Info | Action::Trace => want(1, 1, "one file")?,
         Action::Check => want(0, 1, "at most one device")?,
         Action::Product | Action::Tensordot => want(2, 2, "two files")?,
@@ -290,7 +299,7 @@ fn request(command: &'static CommandInfo, given: Given, operands: Vec<OsString>)
     }
     let mut operands = operands.into_iter();
     Ok(match command.action {
-        Action::Ops => Request::Ops { json: given.json },
+        Action::Ops => Request::Ops { names: operands.map(|o| op_name(&o.to_string_lossy())).collect::<Result<_, _>>()?, json: given.json },
         Action::Devices => Request::Devices { json: given.json },
         Action::Bench => Request::Bench(MachineArgs { device, threads: given.threads, json: given.json }),
         Action::Check => {

@@ -154,9 +154,9 @@ pub static COMMANDS: &[CommandInfo] = &[
     CommandInfo {
         name: "ops",
         action: Action::Ops,
-        operands: "",
-        about: "every op: version, mixed-precision policy, determinism, hash",
-        detail: "",
+        operands: "[NAME…]",
+        about: "every op: version, operands, mixed-precision policy, determinism, hash",
+        detail: "bilin ops matmul einsum",
         options: &[JSON, HELP],
     },
     CommandInfo {

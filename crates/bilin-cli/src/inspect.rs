@@ -26,9 +26,10 @@ fn arity(arity: Arity) -> String {
     }
 }
 
-/// The registry, one op a line.
-pub(crate) fn ops(json: bool, streams: &mut Streams<'_>) -> Done {
-    let all = op_registry_all();
+/// The registry, or the ops of these names, one a line.
+pub(crate) fn ops(names: &[&str], json: bool, streams: &mut Streams<'_>) -> Done {
+    let mut all = op_registry_all();
+    all.retain(|s| names.is_empty() || names.contains(&s.name));
     if json {
         let one = |s: &&'static bilin::OpSchema| {
             json!({
@@ -45,13 +46,14 @@ pub(crate) fn ops(json: bool, streams: &mut Streams<'_>) -> Done {
         let ops: Vec<Value> = all.iter().map(one).collect();
         return streams.line(format_args!("{}", json!({ "ops": ops })));
     }
-    streams.line(format_args!("{:<18}{:>7}  {:<9}  {:<13}  hash", "name", "version", "amp", "deterministic"))?;
+    streams.line(format_args!("{:<18}{:>7}  {:<8}  {:<9}  {:<13}  hash", "name", "version", "operands", "amp", "deterministic"))?;
     for s in all {
         let promise = if s.deterministic { "yes" } else { "no" };
         streams.line(format_args!(
-            "{:<18}{:>7}  {:<9}  {promise:<13}  {:016x}",
+            "{:<18}{:>7}  {:<8}  {:<9}  {promise:<13}  {:016x}",
             s.name,
             s.version,
+            arity(s.arity),
             policy(s.amp_policy),
             schema_hash(s)
         ))?;

@@ -43,7 +43,7 @@ fn perform(request: &Request, streams: &mut Streams<'_>) -> Result<(), Failure> 
         Request::Help(command) => help::print(*command, streams),
         Request::Version => streams.line(format_args!("bilin {}", env!("CARGO_PKG_VERSION"))),
         Request::Product(args) => product::run(args, streams),
-        Request::Ops { json } => inspect::ops(*json, streams),
+        Request::Ops { names, json } => inspect::ops(names, *json, streams),
         Request::Devices { json } => inspect::devices(*json, streams),
         Request::Info { file, json } => inspect::info(file, *json, streams),
         Request::Trace { file, output } => trace::run(file, output.as_deref(), streams),

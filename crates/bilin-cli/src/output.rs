@@ -34,7 +34,7 @@ impl Files {
         self.0.push((path, text.into_bytes()));
     }
 
-    /// Writes all, each whole or not at all, making `folders` first. Returns the names.
+    /// Writes all, each whole and none before all are on the disk, making `folders` first. Returns the names.
     pub(crate) fn write(self, folders: &[PathBuf]) -> Result<Vec<String>, Failure> {
         for folder in folders {
             fs::create_dir_all(folder).map_err(|e| Error::Io {
@@ -43,11 +43,7 @@ impl Files {
                 message: e.to_string(),
             })?;
         }
-        let mut names = Vec::new();
-        for (path, bytes) in self.0 {
-            atomic::write_whole(&path, &bytes)?;
-            names.push(path.display().to_string());
-        }
-        Ok(names)
+        atomic::write_all_whole(&self.0)?;
+        Ok(self.0.iter().map(|(path, _)| path.display().to_string()).collect())
     }
 }

@@ -226,7 +226,8 @@ fn escape(text: &str) -> String {
 /// Reads a trace, writes its picture, to a file or to stdout.
 pub(crate) fn run(file: &Path, output: Option<&Path>, streams: &mut Streams<'_>) -> Result<(), Failure> {
     let named = |e: String| Failure::Input(format!("trace: {}: {e}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|e| named(e.to_string()))?;
+    let bytes = std::fs::read(file).map_err(|e| named(e.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| named("it isn't text; want the JSON that --profile wrote".into()))?;
     let svg = Trace::parse(&text).map_err(named)?.to_svg();
     match output {
         Some(path) => Ok(write_whole(path, svg.as_bytes())?),

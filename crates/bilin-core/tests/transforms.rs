@@ -1,8 +1,15 @@
 //! Transforms of functions: what they answer, that they nest, and that nothing of a nest is lost.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use bilin_core::autograd::{self, GradOptions, hessian, hvp, jacobian, jvp, value_and_grad, vjp};
-use bilin_core::{DType, Device, Result, Tensor, einsum, no_grad};
+use std::sync::{Arc, Mutex};
+
+use bilin_core::autograd::{self, BackwardContext, ForwardContext, Function, GradOptions};
+use bilin_core::autograd::{hessian, hvp, jacfwd, jacobian, jacrev, jvp, value_and_grad, vjp};
+use bilin_core::schema::profiler::profile;
+use bilin_core::{DType, Device, Result, Rng, Tensor, einsum, no_grad};
+
+type Jacobian = fn(&dyn Fn(&Tensor) -> Result<Tensor>, &Tensor) -> Result<Tensor>;
+const WAYS: [Jacobian; 3] = [|f, x| jacfwd(f, x), |f, x| jacrev(f, x), |f, x| jacobian(f, x)];
 
 fn vector(data: &[f64]) -> Tensor {
     Tensor::from_slice(data, [data.len()], &Device::reference()).unwrap()
@@ -102,4 +109,84 @@ fn the_derivative_of_a_matrix_product_is_the_other_operand() {
     let by_a = jacobian(|a| a.matmul(&b), &a).unwrap();
     let eye = Tensor::eye(2, DType::F64, &dev).unwrap();
     assert_eq!(values(&by_a), values(&einsum("ik,lj->ijkl", &[&eye, &b]).unwrap()));
+}
+
+#[test]
+fn a_jacobian_runs_each_op_once_for_all_rows() {
+    let dev = Device::reference();
+    let mut rng = Rng::new(4);
+    let mut of = |shape: [usize; 2]| Tensor::randn(shape, DType::F64, &dev, &mut rng).unwrap();
+    let count = |f: &dyn Fn() -> Tensor| profile(|| drop(f())).events().len();
+    let mut counts = Vec::new();
+    for n in [4, 40] {
+        let (a, b, x) = (of([n, 24]), of([24, n]), of([1, n]));
+        let mlp = |x: &Tensor| x.matmul(&a)?.tanh()?.matmul(&b)?.softmax(-1)?.permute(&[1, 0])?.narrow(0, 0, n)?.reshape([n]);
+        counts.push([count(&|| jacrev(mlp, &x).unwrap()), count(&|| jacfwd(mlp, &x).unwrap())]);
+        counts.push([count(&|| hessian(|x| mlp(x)?.narrow(0, 0, 1)?.sum(.., false), &x).unwrap()), 0]);
+    }
+    assert_eq!(counts[..2], counts[2..], "kernels of jacrev, jacfwd and hessian over 4 and over 40 directions");
+}
+
+/// Reads its cotangent on the host, as no op can over several rows at once.
+struct Sign;
+impl Function for Sign {
+    fn forward(&self, _ctx: &mut ForwardContext, x: &[Tensor]) -> Result<Vec<Tensor>> {
+        Ok(vec![x[0].mul_scalar(3.0)?])
+    }
+    fn backward(&self, _ctx: &BackwardContext, g: &[Tensor]) -> Result<Vec<Option<Tensor>>> {
+        let g = Tensor::from_vec(g[0].to_vec::<f64>()?.iter().map(|g| 3.0 * g).collect(), g[0].shape(), g[0].device())?;
+        Ok(vec![Some(g)])
+    }
+    fn jvp(&self, _x: &[Tensor], _y: &[Tensor], t: &[Tensor]) -> Result<Vec<Option<Tensor>>> {
+        let t = Tensor::from_vec(t[0].to_vec::<f64>()?.iter().map(|t| 3.0 * t).collect(), t[0].shape(), t[0].device())?;
+        Ok(vec![Some(t)])
+    }
+}
+
+#[test]
+fn functions_hooks_and_checkpoints_see_one_row_at_a_time() {
+    let x = vector(&[2., 3., 4.]);
+    let rows = Arc::new(Mutex::new(Vec::new()));
+    let seen = rows.clone();
+    let f = move |x: &Tensor| {
+        let y = Sign.apply(&[x])?.remove(0);
+        if y.requires_grad() {
+            let seen = seen.clone();
+            y.register_hook(move |g| {
+                seen.lock().unwrap().push(values(g));
+                Ok(Some(g.mul_scalar(2.0)?))
+            })?;
+        }
+        let z = autograd::checkpoint(|y| Ok(vec![y[0].mul(&y[0])?]), &[&y])?.remove(0);
+        z.sum(.., false)?.mul(x)
+    };
+    // z = 9x², f = x·Σz: δᵢⱼ·Σz + xᵢ·18·xⱼ, whose second part the hook doubles.
+    let total = 9.0 * 29.0;
+    let want = |twice: f64| -> Vec<f64> {
+        let at = [2., 3., 4.];
+        (0..9).map(|i| if i % 4 == 0 { total } else { 0.0 } + twice * 18.0 * at[i / 3] * at[i % 3]).collect()
+    };
+    assert_eq!(values(&jacrev(&f, &x).unwrap()), want(2.0));
+    assert_eq!(rows.lock().unwrap().clone(), [2., 3., 4.].map(|x| [2., 3., 4.].map(|y| x * 6.0 * y).to_vec()));
+    assert_eq!(values(&jacfwd(&f, &x).unwrap()), want(1.0));
+}
+
+/// The derivative of x·y by y is x, whose derivative by x is 1, not 2: lanes of nested calls don't mix either.
+#[test]
+fn nested_jacobians_do_not_mix() {
+    let x = vector(&[2., 3.]);
+    for (outer, inner) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let got = WAYS[outer](&|x| WAYS[inner](&|y| x.mul(y), x), &x).unwrap();
+        assert_eq!(values(&got), [1., 0., 0., 0., 0., 0., 0., 1.], "{outer} {inner}: δ(i,j)·δ(j,k)");
+    }
+}
+
+#[test]
+fn jacobians_of_nothing_have_their_shape() {
+    let (none, x) = (vector(&[]), vector(&[1., 2.]));
+    for jac in WAYS {
+        assert_eq!(jac(&|x| x.mul(x), &none).unwrap().shape(), [0, 0]);
+        assert_eq!(jac(&|x| x.narrow(0, 0, 0), &x).unwrap().shape(), [0, 2]);
+        assert_eq!(values(&jac(&|x| x.detach().mul(&x.detach()), &x).unwrap()), [0.; 4]);
+    }
 }

@@ -2,6 +2,7 @@
 
 use bilin::{DType, Kind};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt, PyString, PyType};
 
@@ -97,10 +98,16 @@ pub fn parse(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<DType> {
     if let Ok(d) = obj.cast::<PyDType>() {
         return Ok(d.get().0);
     }
-    if let Ok(name) = obj.cast::<PyString>()
-        && let Some(d) = name.to_str().ok().and_then(DType::parse)
-    {
-        return Ok(d);
+    const WANT: &str = "a dtype such as bilin.float32 or 'float32'";
+    if let Ok(name) = obj.cast::<PyString>() {
+        let found = name.to_str().ok().and_then(DType::parse);
+        if let Some(d) = found {
+            return Ok(d);
+        }
+        // NumPy's other names, such as 'f4', are tried below.
+        if PyArrayDescr::new(obj.py(), obj.clone()).is_err() {
+            return Err(PyTypeError::new_err(format!("{func}: {arg} is {}; want {WANT}", name.repr()?)));
+        }
     }
     let py = obj.py();
     if let Ok(class) = obj.cast::<PyType>() {
@@ -119,7 +126,7 @@ pub fn parse(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<DType> {
     {
         return of_descr(&descr, func, arg);
     }
-    Err(wrong_type(func, arg, obj, "a dtype such as bilin.float32 or 'float32'"))
+    Err(wrong_type(func, arg, obj, WANT))
 }
 
 /// The same, where it may be missing.

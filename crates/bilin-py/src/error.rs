@@ -59,7 +59,19 @@ pub fn raise_as(error: Error, func: &str, operands: &[&str], others: &[&str]) ->
         Some(op) if !func.is_empty() => named(&error.to_string(), op, func, operands, others),
         _ => error.to_string(),
     };
-    new(kind, text)
+    with_numbers(new(kind, text), error)
+}
+
+/// The numbers of an out-of-memory error as attributes of its exception.
+fn with_numbers(raised: PyErr, error: Error) -> PyErr {
+    let Error::OutOfMemory { device, requested_bytes, current_bytes, peak_bytes, limit_bytes } = error else { return raised };
+    Python::attach(|py| {
+        let value = raised.value(py);
+        let numbers = [("requested_bytes", requested_bytes), ("current_bytes", current_bytes), ("peak_bytes", peak_bytes)];
+        let set = numbers.into_iter().try_for_each(|(name, n)| value.setattr(name, n));
+        set.and_then(|()| value.setattr("limit_bytes", limit_bytes)).and_then(|()| value.setattr("device", device))
+    })
+    .map_or_else(|other| other, |()| raised)
 }
 
 fn named(text: &str, op: &str, func: &str, operands: &[&str], others: &[&str]) -> String {

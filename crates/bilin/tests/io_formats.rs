@@ -339,6 +339,8 @@ fn whole_or_not_at_all() {
     let sub = folder.0.join("sub");
     std::fs::create_dir(&sub).unwrap();
     assert!(atomic::write_whole(&sub, b"x").is_err());
+    assert!(atomic::write_all_whole(&[(&file, b"three"), (&sub, b"three")]).is_err());
+    assert_eq!(std::fs::read(&file).unwrap(), b"two", "no file before all are written");
     #[cfg(unix)]
     {
         let link = folder.0.join("link");

@@ -40,7 +40,11 @@ fn ops_lists_the_registry() {
     assert_eq!(matmul["hash"], json!(hash));
     let table = folder.run(&["ops"]).ok();
     assert_eq!(table.lines().count(), ops.len() + 1);
-    assert!(table.lines().any(|l| l.starts_with("matmul ") && l.contains("Promote") && l.ends_with(&hash)));
+    let row: Vec<&str> = table.lines().find(|l| l.starts_with("matmul ")).unwrap().split_whitespace().collect();
+    assert_eq!(row, ["matmul", "1", "2", "Promote", "yes", &hash]);
+    let two = folder.run(&["ops", "einsum", "matmul"]).ok();
+    assert_eq!(two.lines().skip(1).map(|l| l.split(' ').next().unwrap()).collect::<Vec<_>>(), ["einsum", "matmul"]);
+    assert_eq!(folder.run(&["ops", "matmull"]).fails(2), "bilin: ops: no op 'matmull'; did you mean 'matmul'? try bilin --help");
 }
 
 #[test]

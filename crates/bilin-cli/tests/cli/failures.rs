@@ -108,11 +108,15 @@ fn wrong_usage_names_what_is_wrong() {
             &["matmul", "a.npy", "a.npy", "--precision", "f8"],
             "bilin: matmul: --precision is 'f8'; want ieee, tf32 or bf16x3; try bilin --help",
         ),
-        (&["matmul", "a.npy", "a.npy", "--autocast", "i8"], "bilin: matmul: --autocast is int8; want bf16, f16 or f32; try bilin --help"),
+        (&["matmul", "a.npy", "a.npy", "--autocast", "i8"], "bilin: matmul: --autocast is 'i8'; want bf16, f16 or f32; try bilin --help"),
     ];
     for (arguments, want) in cases {
         assert_eq!(&folder.run(arguments).fails(2), want);
     }
+    // A place that can't be written leaves the others alone.
+    let before = folder.names();
+    assert!(folder.run(&["vecdot", "a.npy", "a.npy", "-o", "c.npy", "--profile", "no/t.json"]).fails(1).contains("no/t.json"));
+    assert_eq!(folder.names(), before);
     assert!(folder.run(&["matmul", "a.npy", "a.npy", "--dtype", "f33"]).fails(2).contains("--dtype is 'f33'; want bool, uint8"));
     assert!(folder.run(&["tensordot", "a.npy", "a.npy", "--axes", "1:x"]).fails(2).contains("--axes is '1:x'"));
     // The device's own error; other builds have other devices.

@@ -21,15 +21,16 @@ impl Tensor {
 
     /// A copy of the values in memory of its own, without history.
     pub fn copy(&self) -> Result<Tensor> {
-        Ok(Tensor::from_view(launch::copy(&"copy".into(), self.view(), self.dtype())?))
+        Ok(Tensor::from_view(launch::copy(&"copy".into(), self.single("copy")?, self.dtype())?))
     }
 
     /// Row-major native bytes of the elements.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let view = self.single("to_vec")?;
         let dense = if self.is_contiguous() && self.layout().offset() == 0 {
-            self.view().clone()
+            view.clone()
         } else {
-            launch::copy(&"to_vec".into(), self.view(), self.dtype())?
+            launch::copy(&"to_vec".into(), view, self.dtype())?
         };
         let mut out = vec![0u8; self.numel() * self.dtype().size_bytes()];
         self.device().sync()?;

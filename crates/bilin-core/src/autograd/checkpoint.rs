@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::reverse::{gradients_at, place};
+use super::pass::place;
+use super::reverse::gradients_at;
 use crate::api::Rng;
 use crate::exec::launch::View;
 use crate::schema::{AmpPolicy, Arity, OpSchema, modes};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Grads, Inference, Meta, Node, NodeInput, Op, Saved, Tangents, Tensor, clear_held, last_sequence};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Node, NodeInput, Op, Saved, Tangents, Tensor, clear_held, last_sequence};
 
 type Body = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 
@@ -56,7 +57,7 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + '
     }
     let views: Vec<View> = results.iter().map(|t| t.view().clone()).collect();
     let op = Checkpoint { body: Some(Box::new(f)), operands: operands.len(), origins: origins.len(), scope: modes::autocast_dtype() };
-    let node = Node::record_chosen(Arc::new(op), origins, metas, &views, &operands, Vec::new());
+    let node = Node::record_chosen(KeptOp::Shared(Arc::new(op)), origins, metas, &views, &operands, Vec::new());
     let rebased = results.iter().zip(views).enumerate().map(|(index, (t, view))| {
         let edge = t.requires_grad().then(|| Edge { node: node.clone(), index });
         Tensor::with_history(view, edge, t.tangents().iter().cloned().collect())
@@ -91,7 +92,7 @@ fn stand_in(t: &Tensor) -> Tensor {
     let input = t.node_input();
     let wanted = input.slot().map_or(t.dtype(), |slot| slot.grad_dtype());
     let view = std::slice::from_ref(t.view());
-    let node = Node::record_chosen(Arc::new(Operand), smallvec![input], smallvec![meta], view, &[], Vec::new());
+    let node = Node::record_chosen(KeptOp::Static(&Operand), smallvec![input], smallvec![meta], view, &[], Vec::new());
     if let Some(slot) = node.0.outputs.first() {
         slot.set_grad_dtype(wanted);
     }
@@ -161,7 +162,7 @@ impl Op for Checkpoint {
     }
 
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
-        let (Some(body), Some(node)) = (&self.body, &saved.node) else { return Ok(Grads::new()) };
+        let (Some(body), node) = (&self.body, saved.node) else { return Ok(Grads::new()) };
         let records = modes::is_grad_enabled();
         let mut seen = Vec::new();
         for (i, need) in need.iter().enumerate().take(self.operands) {
@@ -185,12 +186,12 @@ impl Op for Checkpoint {
             body(&seen)?
         };
         let metas = |t: &Tensor| Meta::new(t.shape(), t.dtype());
-        if !results.iter().map(metas).eq(saved.output_metas.iter().cloned()) {
+        if !results.iter().map(metas).eq(saved.output_metas().iter().cloned()) {
             let text = |metas: &[Meta]| {
                 metas.iter().map(|m| format!("{} {}", m.dtype, crate::shape_text(&m.shape))).collect::<Vec<_>>().join(", ")
             };
             let got: Vec<Meta> = results.iter().map(metas).collect();
-            let want = format!("the first run gave {}; the function must compute the same again", text(&saved.output_metas));
+            let want = format!("the first run gave {}; the function must compute the same again", text(&saved.output_metas()));
             return Err(Error::invalid("checkpoint", "result of the second run", text(&got), want));
         }
         let roots: Vec<(NodeInput, Tensor)> =

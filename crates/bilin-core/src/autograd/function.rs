@@ -7,11 +7,11 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::exec::device::Device;
 use crate::exec::launch::View;
-use crate::ops::push_forward;
+use crate::ops::{each_lane, push_forward};
 use crate::schema::{self, OpSchema, modes};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
-use crate::tape::{Edge, Grads, Inference, Meta, Node, Op, Saved, SavedValue, Tangents, Tensor, Tensors, clear_held};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Node, Op, Saved, SavedValue, Tangents, Tensor, Tensors, clear_held};
 
 /// A function whose gradient the user writes. Fields hold the arguments that are no tensors.
 ///
@@ -218,13 +218,13 @@ fn run(call: &Arc<Call>, inputs: &[&Tensor]) -> Result<(Tensors, Vec<(Role, Tens
     saved.extend(ctx.constants.iter().map(|t| (Role::Constant, t.detach())));
     let views: SmallVec<[View; 1]> = results.iter().map(|t| t.view().clone()).collect();
     let recomputes = has_tangents && saved.iter().any(|(role, _)| matches!(role, Role::Result(_)));
-    let recorded: Arc<dyn Op> = Arc::new(Recorded {
+    let recorded = KeptOp::Shared(Arc::new(Recorded {
         call: call.clone(),
         roles: saved.iter().map(|(role, _)| *role).collect(),
         devices: results.iter().map(|t| t.device().clone()).collect(),
         has_tangents,
         recomputes,
-    });
+    }));
     let node = records.then(|| {
         let chosen =
             if recomputes { Vec::new() } else { saved.iter().enumerate().map(|(i, s)| kept(i, s, inputs.len(), results.len())).collect() };
@@ -319,10 +319,8 @@ impl Recorded {
             if moves && self.has_tangents && modes::tangent_level() > 0 {
                 return Err(self.unmoved("no tangent is known"));
             }
-            out.push(match &saved.node {
-                Some(node) if moves && modes::is_grad_enabled() => unmoved(self.unmoved("no derivative is known"), node, t),
-                _ => t.clone(),
-            });
+            let is_refused = moves && modes::is_grad_enabled();
+            out.push(if is_refused { unmoved(self.unmoved("no derivative is known"), saved.node, t) } else { t.clone() });
         }
         Ok(out)
     }
@@ -351,17 +349,19 @@ impl Op for Recorded {
             has_output_grad: (0..self.devices.len()).map(|i| g.get(i).is_some_and(Option::is_some)).collect(),
         };
         let mut all = Vec::new();
-        for (i, (meta, device)) in saved.output_metas.iter().zip(&self.devices).enumerate() {
-            all.push(g.get(i).cloned().flatten().map_or_else(|| zeros(meta, device), Ok)?);
+        for (i, (meta, device)) in saved.output_metas().iter().zip(&self.devices).enumerate() {
+            all.push(Some(g.get(i).cloned().flatten().map_or_else(|| zeros(meta, device), Ok)?));
         }
-        let grads = function.backward(&ctx, &all)?;
-        check_count(&self.name(), "gradients", grads.len(), need.len())?;
-        for (i, (grad, want)) in grads.iter().zip(&saved.input_metas).enumerate() {
-            if let (Some(grad), Some(_)) = (grad, need[i]) {
-                check(&self.name(), "gradient", i, grad, want)?;
+        each_lane(&all, &mut |g| {
+            let grads = function.backward(&ctx, &g.iter().flatten().cloned().collect::<Vec<_>>())?;
+            check_count(&self.name(), "gradients", grads.len(), need.len())?;
+            for (i, (grad, want)) in grads.iter().zip(saved.input_metas()).enumerate() {
+                if let (Some(grad), Some(_)) = (grad, need[i]) {
+                    check(&self.name(), "gradient", i, grad, want)?;
+                }
             }
-        }
-        Ok(grads.into())
+            Ok(grads.into())
+        })
     }
 
     fn jvp(&self, inputs: &[Tensor], outputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
@@ -369,16 +369,18 @@ impl Op for Recorded {
         let _scope = modes::set_autocast(self.call.scope);
         let mut all = Vec::new();
         for (x, t) in inputs.iter().zip(tangents) {
-            all.push(t.clone().map_or_else(|| zeros(&Meta::new(x.shape(), x.dtype()), x.device()), Ok)?);
+            all.push(Some(t.clone().map_or_else(|| zeros(&Meta::new(x.shape(), x.dtype()), x.device()), Ok)?));
         }
-        let made = function.jvp(inputs, outputs, &all)?;
-        check_count(&self.name(), "tangents", made.len(), outputs.len())?;
-        for (i, (t, y)) in made.iter().zip(outputs).enumerate() {
-            if let Some(t) = t {
-                check(&self.name(), "tangent", i, t, &Meta::new(y.shape(), y.dtype()))?;
+        each_lane(&all, &mut |t| {
+            let made = function.jvp(inputs, outputs, &t.iter().flatten().cloned().collect::<Vec<_>>())?;
+            check_count(&self.name(), "tangents", made.len(), outputs.len())?;
+            for (i, (t, y)) in made.iter().zip(outputs).enumerate() {
+                if let Some(t) = t {
+                    check(&self.name(), "tangent", i, t, &Meta::new(y.shape(), y.dtype()))?;
+                }
             }
-        }
-        Ok(made.into())
+            Ok(made.into())
+        })
     }
 }
 
@@ -393,7 +395,8 @@ impl fmt::Debug for Unmoved {
 
 fn unmoved(error: Error, node: &Node, t: &Tensor) -> Tensor {
     let (inputs, metas) = (node.0.inputs.clone(), node.0.input_metas.clone());
-    let behind = Node::record_chosen(Arc::new(Unmoved(error)), inputs, metas, std::slice::from_ref(t.view()), &[], Vec::new());
+    let behind =
+        Node::record_chosen(KeptOp::Shared(Arc::new(Unmoved(error))), inputs, metas, std::slice::from_ref(t.view()), &[], Vec::new());
     Tensor::with_history(t.view().clone(), Some(Edge { node: behind, index: 0 }), Tangents::new())
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::reverse::{Place, place};
+use super::pass::{Place, place};
 use crate::shape::error::shape_text;
 use crate::tape::{Node, NodeInput, Tensor};
 

@@ -1,9 +1,11 @@
 //! Functions of functions, built of the reverse pass and forward mode.
 
+use std::cell::Cell;
+
 use super::forward::{jvp, jvp_of};
 use super::reverse::{GradOptions, grad};
 use super::variable::{depends_on_others, variable};
-use crate::ops::{concat, stack};
+use crate::ops::{concat, unstack};
 use crate::schema::modes;
 use crate::shape::error::{Error, Result};
 use crate::tape::Tensor;
@@ -93,65 +95,123 @@ pub fn hvp(f: impl FnOnce(&[Tensor]) -> Result<Tensor>, x: &[&Tensor], v: &[&Ten
     Ok(jvp_of("hvp", gradient, x, v)?.into_iter().map(|(_, product)| product).collect())
 }
 
-/// One-hot tensors of the shape of `like`, in row-major order.
-fn basis(like: &Tensor) -> Result<Vec<Tensor>> {
-    let n = like.numel();
-    let one = like.scalar_like(1.0)?.reshape([1])?;
-    (0..n)
-        .map(|i| {
-            let at = Tensor::from_slice(&[i as i64], [1], like.device())?;
-            one.scatter_add(0, &at, n)?.reshape(like.shape())
-        })
-        .collect()
+/// Most derivatives that are computed at once.
+const LANES: usize = 256;
+
+thread_local! {
+    static OPEN: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The derivative of `f` at `x`: shape f(x).shape + x.shape, by columns in forward mode or by rows in reverse, whichever are
-/// fewer; a complex derivative of a real x only in forward mode, a gradient by a complex x of a real f only in reverse.
-/// Recorded as [`value_and_grad`] is.
+/// A level of lanes, closed when dropped.
+struct Level(u32);
+impl Level {
+    fn open() -> Level {
+        OPEN.set(OPEN.get() + 1);
+        Level(OPEN.get())
+    }
+}
+impl Drop for Level {
+    fn drop(&mut self) {
+        OPEN.set(self.0 - 1);
+    }
+}
+
+/// What `part` makes of every one-hot tensor of the shape of `like`, in row-major order along a new leading axis: it is handed
+/// tensors that stand for many of them.
+fn over_basis(like: &Tensor, part: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    let level = Level::open();
+    let stacks = (0..like.numel()).step_by(LANES).map(|start| {
+        let lanes = LANES.min(like.numel() - start);
+        let at = Tensor::from_vec((start..start + lanes).map(|i| i as i64).collect(), [lanes, 1], like.device())?;
+        let ones = like.scalar_like(1.0)?.broadcast_to([lanes, 1])?;
+        let shape: Vec<usize> = std::iter::once(lanes).chain(like.shape().iter().copied()).collect();
+        let basis = Tensor::from_lanes(level.0, ones.scatter_add(1, &at, like.numel())?.reshape(shape)?);
+        unstack(&part(&basis)?, level.0, lanes)
+    });
+    concat(&stacks.collect::<Result<Vec<_>>>()?.iter().collect::<Vec<_>>(), 0)
+}
+
+/// The leading axis as the last ones, of the shape of `x`.
+fn as_columns(rows: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let order: Vec<isize> = (1..rows.rank() as isize).chain([0]).collect();
+    rows.permute(&order)?.reshape([&rows.shape()[1..], x.shape()].concat())
+}
+
+/// The derivative of `f` at `x`: shape f(x).shape + x.shape, by [`jacfwd`] or [`jacrev`], whichever takes fewer passes; a complex
+/// derivative of a real x only in forward mode, a gradient by a complex x of a real f only in reverse. Recorded as
+/// [`value_and_grad`] is.
 ///
-/// Cost: one call of `f`, and a backward pass for each element of the result or a call in forward mode for each element of `x`;
-/// the passes aren't batched, so each reads the operands of products again.
+/// Up to 256 columns or rows are computed in one pass, in which each op runs once over all of them: a product has one more label,
+/// an elementwise op broadcasts. Hooks and the gradients of custom functions run for one row after the other. On CPUs the bits are
+/// those of one column or row at a time. Memory: that of as many passes.
+///
+/// ```
+/// use bilin_core::{Device, Tensor, autograd};
+/// let x = Tensor::from_slice(&[1f64, 2., 3.], [3], &Device::reference())?;
+/// let j = autograd::jacobian(|x| x.mul(x), &x)?;
+/// assert_eq!(j.to_vec::<f64>()?, [2., 0., 0., 0., 4., 0., 0., 0., 6.]);
+/// # Ok::<(), bilin_core::Error>(())
+/// ```
 pub fn jacobian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
     let run = Run::of(|x| f(&x[0]), &[x], None)?;
-    let out = &run.out;
-    let mut shape = out.shape().to_vec();
-    shape.extend(x.shape());
-    if out.numel() == 0 || x.numel() == 0 || !out.requires_grad() {
-        return Tensor::zeros(shape, x.dtype(), x.device());
-    }
-    let by_columns = match (x.dtype().is_complex(), out.dtype().is_complex()) {
+    let is_narrow = match (x.dtype().is_complex(), run.out.dtype().is_complex()) {
         (false, true) => true,
         (true, false) => false,
-        _ => x.numel() < out.numel(),
+        _ => x.numel() < run.out.numel(),
     };
-    if by_columns {
-        let columns: Result<Vec<Tensor>> = basis(x)?.iter().map(|v| jvp(|x| f(&x[0]), &[x], &[v])?.1.reshape([out.numel(), 1])).collect();
-        return concat(&columns?.iter().collect::<Vec<_>>(), 1)?.reshape(shape);
+    if is_narrow {
+        run.finish()?;
+        return jacfwd(f, x);
     }
-    let rows: Result<Vec<Tensor>> = basis(&out.detach())?
-        .iter()
-        .map(|g| {
+    rows(run, x)
+}
+
+/// [`jacobian`] by columns, in forward mode: `f` is called for each 256 elements of `x`. Of a complex `x` the derivative along real
+/// directions, which is the whole one where `f` is holomorphic.
+pub fn jacfwd(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
+    if x.numel() == 0 {
+        let out = modes::no_grad(|| f(x))?;
+        return Tensor::zeros([out.shape(), x.shape()].concat(), out.dtype(), x.device());
+    }
+    as_columns(&over_basis(x, |v| Ok(jvp(|x| f(&x[0]), &[x], &[v])?.1))?, x)
+}
+
+/// [`jacobian`] by rows, in reverse: one call of `f`, and a backward pass for each 256 elements of its result. Errors:
+/// `DtypeMismatch` for a complex f of a real x, whose derivative is no row.
+pub fn jacrev(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
+    let run = Run::of(|x| f(&x[0]), &[x], None)?;
+    if run.out.dtype().is_complex() && !x.dtype().is_complex() {
+        let dtypes = vec![x.dtype(), run.out.dtype()];
+        return Err(Error::DtypeMismatch { op: "jacrev".into(), dtypes, remedy: "use jacfwd, or take real and imaginary parts" });
+    }
+    rows(run, x)
+}
+
+fn rows(run: Run, x: &Tensor) -> Result<Tensor> {
+    let out = &run.out;
+    let shape = [out.shape(), x.shape()].concat();
+    let rows = if out.numel() == 0 || x.numel() == 0 || !out.requires_grad() {
+        Tensor::zeros(shape, x.dtype(), x.device())?
+    } else {
+        let row = |g: &Tensor| {
             let row = run.gradients(Some(g), true)?.swap_remove(0);
             // A complex gradient is conjugated: Jᴴ·g.
             if out.dtype().is_complex() { row.conj() } else { Ok(row) }
-        })
-        .collect();
-    let rows = stack(&rows?.iter().collect::<Vec<_>>(), 0)?.reshape(shape)?;
+        };
+        over_basis(&out.detach(), row)?.reshape(shape)?
+    };
     run.finish()?;
     Ok(rows)
 }
 
-/// The second derivative of the real scalar `f` at `x`: shape x.shape + x.shape. Cost: [`hvp`] for each element of `x`.
+/// The second derivative of the real scalar `f` at `x`: shape x.shape + x.shape. Cost: [`hvp`] for each 256 elements of `x`, over
+/// all of them at once, as in [`jacobian`].
 pub fn hessian(f: impl Fn(&Tensor) -> Result<Tensor>, x: &Tensor) -> Result<Tensor> {
     if x.dtype().is_complex() {
         return Err(Error::DtypeMismatch { op: "hessian".into(), dtypes: vec![x.dtype()], remedy: "take it by real and imaginary parts" });
     }
-    let mut shape = x.shape().to_vec();
-    shape.extend(x.shape());
     if x.numel() == 0 {
-        return Tensor::zeros(shape, x.dtype(), x.device());
+        return Tensor::zeros([x.shape(), x.shape()].concat(), x.dtype(), x.device());
     }
-    let columns: Result<Vec<Tensor>> =
-        basis(x)?.iter().map(|v| hvp(|x| f(&x[0]), &[x], &[v])?.swap_remove(0).reshape([x.numel(), 1])).collect();
-    concat(&columns?.iter().collect::<Vec<_>>(), 1)?.reshape(shape)
+    as_columns(&over_basis(x, |v| Ok(hvp(|x| f(&x[0]), &[x], &[v])?.swap_remove(0)))?, x)
 }

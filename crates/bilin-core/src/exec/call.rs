@@ -1,7 +1,5 @@
 //! What a backend is asked to do. Every call is checked here, once; a backend may rely on it.
 
-use smallvec::SmallVec;
-
 use super::buffer::Buffer;
 use super::map_expr::MapExpr;
 use crate::shape::dtype::DType;
@@ -51,6 +49,7 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
+    #[inline]
     fn len(&self) -> usize {
         self.buffer.byte_len() / self.dtype.size_bytes()
     }
@@ -60,17 +59,19 @@ impl Source<'_> {
 #[derive(Debug)]
 pub struct Target<'a> {
     /// The memory; no input of the call stands in it.
-    pub buffer: &'a mut dyn Buffer,
+    pub buffer: &'a mut (dyn Buffer + 'static),
     /// Type of its elements.
     pub dtype: DType,
 }
 
 impl Target<'_> {
+    #[inline]
     fn len(&self) -> usize {
         self.buffer.byte_len() / self.dtype.size_bytes()
     }
 }
 
+#[inline]
 fn check(op: &OpName, what: &'static str, need: usize, have: usize) -> Result<()> {
     if need > have {
         return Err(Error::invalid(op.clone(), what, format!("a buffer of {have} elements"), format!("the layout needs {need}")));
@@ -152,31 +153,67 @@ pub const MAP_INPUTS: usize = 4;
 #[derive(Debug, Clone)]
 pub struct MapPlan {
     /// Loops over the result's elements, outermost first.
-    pub(crate) loops: Loops<5>,
+    loops: Loops<5>,
     /// First elements.
-    pub(crate) offsets: [usize; 5],
+    offsets: [usize; 5],
+    /// Elements each buffer must hold at least.
+    need: [usize; 5],
+    inputs: usize,
+    is_dense: bool,
 }
 
 impl MapPlan {
-    /// Loops from the result's layout and the inputs', which have its shape.
+    /// Loops from the result's layout and the inputs', which broadcast to its shape; a length-1 axis is a loop that doesn't move.
     pub fn new(op: &OpName, out: &Layout, inputs: &[&Layout]) -> Result<MapPlan> {
-        if out.may_self_overlap() {
+        let is_contiguous = out.is_contiguous();
+        if !is_contiguous && out.may_self_overlap() {
             return Err(Error::invalid(op.clone(), "out", "a view that overlaps itself", "write into a view whose elements are distinct"));
         }
-        let mut plan = MapPlan { loops: Loops::new(), offsets: [0; 5] };
-        let all: SmallVec<[&Layout; 5]> = std::iter::once(out).chain(inputs.iter().copied()).collect();
-        if all.len() > 5 || all.iter().any(|l| l.shape() != out.shape()) {
-            return Err(Error::invalid(op.clone(), "inputs", format!("{} layouts", inputs.len()), "want at most 4 of the result's shape"));
+        if inputs.len() > MAP_INPUTS {
+            return Err(Error::invalid(op.clone(), "inputs", format!("{} layouts", inputs.len()), "want at most 4"));
+        }
+        let (numel, rank) = (out.numel(), out.rank());
+        let is_dense = is_contiguous && out.offset() == 0;
+        let mut plan = MapPlan { loops: Loops::new(), offsets: [0; 5], need: [0; 5], inputs: inputs.len(), is_dense };
+        plan.offsets[0] = out.offset();
+        plan.need[0] = out.need(op)?;
+        let mut whole = Loop { len: numel, strides: [1, 0, 0, 0, 0] };
+        let mut is_whole = is_contiguous;
+        for (i, l) in inputs.iter().enumerate() {
+            plan.offsets[i + 1] = l.offset();
+            // A result without elements reads nothing.
+            plan.need[i + 1] = if numel == 0 { 0 } else { l.need(op)? };
+            whole.strides[i + 1] = 1;
+            if l.shape() != out.shape() {
+                is_whole = false;
+                let fits =
+                    l.rank() <= rank && l.shape().iter().zip(&out.shape()[rank - l.rank()..]).all(|(own, len)| own == len || *own == 1);
+                if !fits {
+                    let want = format!("want a shape that broadcasts to {:?}", out.shape());
+                    return Err(Error::invalid(op.clone(), "input", format!("{:?}", l.shape()), want));
+                }
+            } else {
+                is_whole &= l.is_contiguous();
+            }
+        }
+        if is_whole {
+            // What fusing comes to where everything is row-major.
+            if numel != 1 {
+                plan.loops.push(whole);
+            }
+            return Ok(plan);
         }
         for (axis, &len) in out.shape().iter().enumerate() {
-            let mut strides = [0; 5];
-            for (s, l) in strides.iter_mut().zip(&all) {
-                *s = l.strides()[axis];
+            let mut one = Loop { len, strides: [0; 5] };
+            one.strides[0] = out.strides()[axis];
+            for (stride, l) in one.strides[1..].iter_mut().zip(inputs) {
+                if let Some(own) = (axis + l.rank()).checked_sub(rank)
+                    && l.shape()[own] == len
+                {
+                    *stride = l.strides()[own];
+                }
             }
-            plan.loops.push(Loop { len, strides });
-        }
-        for (o, l) in plan.offsets.iter_mut().zip(&all) {
-            *o = l.offset();
+            plan.loops.push(one);
         }
         fuse(&mut plan.loops);
         Ok(plan)
@@ -203,7 +240,7 @@ pub struct MapCall<'a> {
     /// What to compute.
     pub expr: &'a MapExpr,
     /// The inputs.
-    pub inputs: SmallVec<[Source<'a>; MAP_INPUTS]>,
+    pub inputs: &'a [Source<'a>],
     /// The result.
     pub out: Target<'a>,
     /// Whether the result is row-major from offset 0, so that chunks of it are chunks of the linear order.
@@ -211,25 +248,13 @@ pub struct MapCall<'a> {
 }
 
 impl<'a> MapCall<'a> {
-    /// A call whose buffers have been checked against the layouts.
-    pub fn new(
-        op: &'a OpName,
-        plan: &'a MapPlan,
-        layouts: (&Layout, &[&Layout]),
-        expr: &'a MapExpr,
-        inputs: &[Source<'a>],
-        out: Target<'a>,
-    ) -> Result<Self> {
-        let fits = |l: &Layout, have: usize, what| match l.span() {
-            Some((_, high)) => check(op, what, high + 1, have),
-            None if l.numel() == 0 => Ok(()),
-            None => check(op, what, usize::MAX, have),
-        };
-        fits(layouts.0, out.len(), "out")?;
-        for (l, s) in layouts.1.iter().zip(inputs) {
-            fits(l, s.len(), "input")?;
+    /// A call whose buffers have been checked against the plan.
+    pub fn new(op: &'a OpName, plan: &'a MapPlan, expr: &'a MapExpr, inputs: &'a [Source<'a>], out: Target<'a>) -> Result<Self> {
+        check(op, "out", plan.need[0], out.len())?;
+        for (need, source) in plan.need[1..].iter().zip(inputs) {
+            check(op, "input", *need, source.len())?;
         }
-        if layouts.1.len() != inputs.len() || expr.inputs() > inputs.len() {
+        if plan.inputs != inputs.len() || expr.inputs() > inputs.len() {
             return Err(Error::invalid(
                 op.clone(),
                 "inputs",
@@ -237,8 +262,7 @@ impl<'a> MapCall<'a> {
                 format!("the expression reads {}", expr.inputs()),
             ));
         }
-        let is_dense = layouts.0.is_contiguous() && layouts.0.offset() == 0;
-        Ok(MapCall { op, plan, expr, inputs: SmallVec::from_slice(inputs), out, is_dense })
+        Ok(MapCall { op, plan, expr, inputs, out, is_dense: plan.is_dense })
     }
 }
 
@@ -290,11 +314,7 @@ impl<'a> ReduceCall<'a> {
         accumulator: DType,
         out: Target<'a>,
     ) -> Result<Self> {
-        if let Some((_, high)) = layout.span() {
-            check(op, "input", high + 1, input.len())?;
-        } else if layout.numel() > 0 {
-            check(op, "input", usize::MAX, input.len())?;
-        }
+        check(op, "input", layout.need(op)?, input.len())?;
         let pick = |is_reduced: bool| -> Loops<1> {
             let mut loops: Loops<1> = (0..layout.rank())
                 .filter(|a| axes.contains(a) == is_reduced)
@@ -358,7 +378,7 @@ fn check_index(op: &OpName, src: &Layout, index: &Layout, axis: usize) -> Result
 }
 
 fn check_layout(op: &OpName, what: &'static str, source: &Source<'_>, layout: &Layout) -> Result<()> {
-    if layout.fits(source.len()) { Ok(()) } else { check(op, what, usize::MAX, source.len()) }
+    check(op, what, layout.need(op)?, source.len())
 }
 
 impl<'a> GatherCall<'a> {

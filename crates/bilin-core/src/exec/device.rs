@@ -122,7 +122,9 @@ impl Device {
             m.current.fetch_sub(bytes, Relaxed);
             return Err(self.out_of_memory(bytes));
         }
-        m.peak.fetch_max(now, Relaxed);
+        if now > m.peak.load(Relaxed) {
+            m.peak.fetch_max(now, Relaxed);
+        }
         m.allocs.fetch_add(1, Relaxed);
         Ok(())
     }

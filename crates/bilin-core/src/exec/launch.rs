@@ -5,12 +5,12 @@ use std::sync::{Arc, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use super::buffer::Buffer;
-use super::call::{Accum, Conj, ContractCall, GatherCall, MapCall, MapPlan, Precision, ReduceCall, Reduction, ScatterCall, Source, Target};
+use super::call::{Conj, ContractCall, GatherCall, MapCall, MapPlan, Precision, ReduceCall, Reduction, ScatterCall, Source, Target};
 use super::device::Device;
 use super::map_expr::{MapExpr, Prim};
 use super::storage::Storage;
 use crate::shape::dtype::DType;
-use crate::shape::error::{OpName, Result};
+use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::{Dims, Layout, checked_numel};
 use crate::shape::plan::Plan;
 use crate::shape::spec::Spec;
@@ -35,25 +35,63 @@ impl View {
     }
 }
 
+/// A row-major result: `run` writes it before anybody else can see it, so that no guard is needed.
+#[inline]
+fn fresh(op: &OpName, device: &Device, shape: &[usize], dtype: DType, run: impl FnOnce(&Layout, Target<'_>) -> Result<()>) -> Result<View> {
+    let numel = checked_numel(op, shape, dtype)?;
+    let mut storage = Storage::alloc(device, numel * dtype.size_bytes())?;
+    let layout = Layout::contiguous(shape);
+    run(&layout, Target { buffer: storage.get_mut(), dtype })?;
+    Ok(View { storage: Arc::new(storage), layout, dtype })
+}
+
 type ReadGuard<'a> = RwLockReadGuard<'a, Box<dyn Buffer>>;
 
 /// Read guards of several storages, each taken once, in address order, so that no two threads wait for each other.
 struct Reads<'a> {
-    guards: SmallVec<[(*const Storage, ReadGuard<'a>); 4]>,
+    guards: SmallVec<[(&'a Storage, ReadGuard<'a>); 4]>,
 }
 
 impl<'a> Reads<'a> {
-    fn new(views: &[&'a View]) -> Reads<'a> {
-        let mut all: SmallVec<[&'a Storage; 4]> = views.iter().map(|v| v.storage.as_ref()).collect();
-        all.sort_unstable_by_key(|s| std::ptr::from_ref(*s));
-        all.dedup_by_key(|s| std::ptr::from_ref(*s));
-        Reads { guards: all.into_iter().map(|s| (std::ptr::from_ref(s), s.read())).collect() }
+    /// Guards of those storages whose address `is_mine`.
+    #[inline]
+    fn new(views: &[&'a View], is_mine: impl Fn(*const Storage) -> bool) -> Reads<'a> {
+        let mut all: SmallVec<[&'a Storage; 4]> = SmallVec::new();
+        for view in views {
+            let storage = view.storage.as_ref();
+            if is_mine(storage) && !all.iter().any(|s| std::ptr::eq(*s, storage)) {
+                all.push(storage);
+            }
+        }
+        if all.len() > 1 {
+            all.sort_unstable_by_key(|s| std::ptr::from_ref(*s));
+        }
+        let mut guards = SmallVec::new();
+        for storage in all {
+            guards.push((storage, storage.read()));
+        }
+        Reads { guards }
     }
 
-    fn source(&self, view: &View) -> Source<'_> {
-        let at = self.guards.iter().position(|(p, _)| *p == Arc::as_ptr(&view.storage)).unwrap_or(0);
-        Source { buffer: self.guards[at].1.as_ref(), dtype: view.dtype }
+    fn of(views: &[&'a View]) -> Reads<'a> {
+        Reads::new(views, |_| true)
     }
+
+    #[inline]
+    fn find(&self, view: &View) -> Option<Source<'_>> {
+        let (_, guard) = self.guards.iter().find(|(s, _)| std::ptr::eq(*s, view.storage.as_ref()))?;
+        Some(Source { buffer: guard.as_ref(), dtype: view.dtype })
+    }
+
+    #[inline]
+    fn source(&self, op: &OpName, view: &View) -> Result<Source<'_>> {
+        self.find(view).ok_or_else(|| unguarded(op))
+    }
+}
+
+#[cold]
+fn unguarded(op: &OpName) -> Error {
+    Error::invalid(op.clone(), "input", "memory without a guard", "this is a fault of the engine")
 }
 
 /// A contraction into fresh memory of `shape`, the spec's result.
@@ -69,72 +107,75 @@ pub fn contract(
     shape: &[usize],
     out_dtype: DType,
 ) -> Result<View> {
-    let out = View::alloc(op, lhs.storage.device(), shape, out_dtype)?;
-    contract_into(op, spec, [lhs, rhs], conj, accumulator, precision, &out, Accum::Replace)?;
-    Ok(out)
+    let device = lhs.storage.device();
+    fresh(op, device, shape, out_dtype, |layout, target| {
+        let plan = Plan::new(op, spec, &lhs.layout, &rhs.layout, layout)?;
+        let reads = Reads::of(&[lhs, rhs]);
+        let (lhs, rhs) = (reads.source(op, lhs)?, reads.source(op, rhs)?);
+        device.backend().contract(ContractCall::new(op, &plan, lhs, rhs, target, conj, accumulator, precision)?)
+    })
 }
 
-/// A contraction into a view of memory that neither operand stands in; the version isn't touched.
-#[expect(clippy::too_many_arguments, reason = "the facts of one call, handed on from the op that holds them as fields")]
-pub fn contract_into(
+/// A contraction that is added to a view of memory in which neither operand stands; the version isn't touched.
+pub fn contract_onto(
     op: &OpName,
     spec: &Spec,
     [lhs, rhs]: [&View; 2],
     conj: [Conj; 2],
     accumulator: DType,
     precision: Precision,
-    out: &View,
-    accum: Accum,
+    sum: &View,
 ) -> Result<()> {
-    let plan = Plan::new(op, spec, &lhs.layout, &rhs.layout, &out.layout)?;
-    let reads = Reads::new(&[lhs, rhs]);
-    let mut buffer = out.storage.write();
-    let target = Target { buffer: buffer.as_mut(), dtype: out.dtype };
-    let call = ContractCall::new(op, &plan, reads.source(lhs), reads.source(rhs), target, conj, accumulator, precision)?;
-    out.storage.device().backend().contract(match accum {
-        Accum::Replace => call,
-        Accum::Add => call.adding()?,
-    })
+    let plan = Plan::new(op, spec, &lhs.layout, &rhs.layout, &sum.layout)?;
+    let reads = Reads::of(&[lhs, rhs]);
+    let mut buffer = sum.storage.write();
+    let target = Target { buffer: buffer.as_mut(), dtype: sum.dtype };
+    let call = ContractCall::new(op, &plan, reads.source(op, lhs)?, reads.source(op, rhs)?, target, conj, accumulator, precision)?;
+    sum.storage.device().backend().contract(call.adding()?)
 }
 
 /// An elementwise call into fresh memory; `inputs` broadcast to `shape`.
 pub fn map(op: &OpName, device: &Device, expr: &MapExpr, inputs: &[&View], shape: &[usize], out_dtype: DType) -> Result<View> {
-    let out = View::alloc(op, device, shape, out_dtype)?;
-    run_map(op, expr, inputs, &out)?;
-    Ok(out)
+    fresh(op, device, shape, out_dtype, |layout, target| {
+        let plan = map_plan(op, layout, inputs)?;
+        let reads = Reads::of(inputs);
+        let mut sources: SmallVec<[Source<'_>; 4]> = SmallVec::new();
+        for view in inputs {
+            sources.push(reads.source(op, view)?);
+        }
+        device.backend().map(MapCall::new(op, &plan, expr, &sources, target)?)
+    })
+}
+
+#[inline]
+fn map_plan(op: &OpName, out: &Layout, inputs: &[&View]) -> Result<MapPlan> {
+    let mut layouts: SmallVec<[&Layout; 4]> = SmallVec::new();
+    for view in inputs {
+        layouts.push(&view.layout);
+    }
+    MapPlan::new(op, out, &layouts)
 }
 
 /// An elementwise call into an existing view. An input in the same memory is copied first; the version isn't touched.
 pub fn map_into(op: &OpName, expr: &MapExpr, inputs: &[&View], out: &View) -> Result<()> {
-    let mut copies: SmallVec<[View; 4]> = SmallVec::new();
+    let mut copies: SmallVec<[Option<View>; 4]> = SmallVec::new();
     for view in inputs {
         let is_shared = Arc::ptr_eq(&view.storage, &out.storage);
-        copies.push(if is_shared { copy(op, view, view.dtype)? } else { (*view).clone() });
+        copies.push(if is_shared { Some(copy(op, view, view.dtype)?) } else { None });
     }
-    let refs: SmallVec<[&View; 4]> = copies.iter().collect();
-    run_map(op, expr, &refs, out)
-}
-
-fn run_map(op: &OpName, expr: &MapExpr, inputs: &[&View], out: &View) -> Result<()> {
-    let shape = out.layout.shape();
-    let mut layouts: SmallVec<[Layout; 4]> = SmallVec::new();
-    for view in inputs {
-        layouts.push(view.layout.broadcast_to(shape).ok_or_else(|| {
-            crate::shape::error::Error::invalid(
-                op.clone(),
-                "input",
-                format!("{:?}", view.layout.shape()),
-                format!("want a shape that broadcasts to {shape:?}"),
-            )
-        })?);
-    }
-    let refs: SmallVec<[&Layout; 4]> = layouts.iter().collect();
-    let plan = MapPlan::new(op, &out.layout, &refs)?;
-    let reads = Reads::new(inputs);
-    let sources: SmallVec<[Source<'_>; 4]> = inputs.iter().map(|v| reads.source(v)).collect();
+    let inputs: SmallVec<[&View; 4]> = inputs.iter().zip(&copies).map(|(view, copy)| copy.as_ref().unwrap_or(view)).collect();
+    let plan = map_plan(op, &out.layout, &inputs)?;
+    // The result's guard has its place in the order of addresses too.
+    let here = Arc::as_ptr(&out.storage);
+    let below = Reads::new(&inputs, |s| s < here);
     let mut buffer = out.storage.write();
+    let above = Reads::new(&inputs, |s| s > here);
+    let mut sources: SmallVec<[Source<'_>; 4]> = SmallVec::new();
+    for view in &inputs {
+        sources.push(below.find(view).or_else(|| above.find(view)).ok_or_else(|| unguarded(op))?);
+    }
     let target = Target { buffer: buffer.as_mut(), dtype: out.dtype };
-    out.storage.device().backend().map(MapCall::new(op, &plan, (&out.layout, &refs), expr, &sources, target)?)
+    out.storage.device().backend().map(MapCall::new(op, &plan, expr, &sources, target)?)
 }
 
 /// A row-major copy in another dtype.
@@ -151,41 +192,34 @@ pub fn full(op: &OpName, device: &Device, shape: &[usize], dtype: DType, value: 
 
 /// A reduction over `axes` (ascending) into fresh memory; the result keeps the other axes.
 pub fn reduce(op: &OpName, reduction: Reduction, input: &View, axes: &[usize], accumulator: DType, out_dtype: DType) -> Result<View> {
+    let device = input.storage.device();
     let shape: Dims = (0..input.layout.rank()).filter(|a| !axes.contains(a)).map(|a| input.layout.shape()[a]).collect();
-    let out = View::alloc(op, input.storage.device(), &shape, out_dtype)?;
-    {
-        let reads = Reads::new(&[input]);
-        let mut buffer = out.storage.write();
-        let target = Target { buffer: buffer.as_mut(), dtype: out_dtype };
-        let call = ReduceCall::new(op, reduction, reads.source(input), &input.layout, axes, accumulator, target)?;
-        input.storage.device().backend().reduce(call)?;
-    }
-    Ok(out)
+    fresh(op, device, &shape, out_dtype, |_, target| {
+        let reads = Reads::of(&[input]);
+        let source = reads.source(op, input)?;
+        device.backend().reduce(ReduceCall::new(op, reduction, source, &input.layout, axes, accumulator, target)?)
+    })
 }
 
 /// Elements of `src` picked along `axis` by `index`, which has the result's shape.
 pub fn gather(op: &OpName, src: &View, index: &View, axis: usize) -> Result<View> {
-    let out = View::alloc(op, src.storage.device(), index.layout.shape(), src.dtype)?;
-    {
-        let reads = Reads::new(&[src, index]);
-        let mut buffer = out.storage.write();
-        let target = Target { buffer: buffer.as_mut(), dtype: src.dtype };
-        let call = GatherCall::new(op, (reads.source(src), &src.layout), (reads.source(index), &index.layout), axis, target)?;
-        src.storage.device().backend().gather(call)?;
-    }
-    Ok(out)
+    let device = src.storage.device();
+    fresh(op, device, index.layout.shape(), src.dtype, |_, target| {
+        let reads = Reads::of(&[src, index]);
+        let (from, at) = ((reads.source(op, src)?, &src.layout), (reads.source(op, index)?, &index.layout));
+        device.backend().gather(GatherCall::new(op, from, at, axis, target)?)
+    })
 }
 
 /// Zeros of `shape` in `accumulator`'s dtype, with `src` added along `axis` at `index`.
 pub fn scatter_add(op: &OpName, src: &View, index: &View, axis: usize, shape: &[usize], accumulator: DType) -> Result<View> {
     let out = full(op, src.storage.device(), shape, accumulator, Prim::ConstInt(0))?;
     {
-        let reads = Reads::new(&[src, index]);
+        let reads = Reads::of(&[src, index]);
         let mut buffer = out.storage.write();
         let target = Target { buffer: buffer.as_mut(), dtype: accumulator };
-        let call =
-            ScatterCall::new(op, (reads.source(src), &src.layout), (reads.source(index), &index.layout), axis, (target, &out.layout))?;
-        src.storage.device().backend().scatter_add(call)?;
+        let (from, at) = ((reads.source(op, src)?, &src.layout), (reads.source(op, index)?, &index.layout));
+        src.storage.device().backend().scatter_add(ScatterCall::new(op, from, at, axis, (target, &out.layout))?)?;
     }
     Ok(out)
 }

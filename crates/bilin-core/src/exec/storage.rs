@@ -64,6 +64,11 @@ impl Storage {
         self.buffer.read().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// The buffer of memory that nobody shares yet.
+    pub fn get_mut(&mut self) -> &mut (dyn Buffer + 'static) {
+        self.buffer.get_mut().unwrap_or_else(|e| e.into_inner()).as_mut()
+    }
+
     /// Guard for writing.
     pub fn write(&self) -> RwLockWriteGuard<'_, Box<dyn Buffer>> {
         self.buffer.write().unwrap_or_else(|e| e.into_inner())

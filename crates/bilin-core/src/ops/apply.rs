@@ -4,69 +4,79 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::cast;
+use super::{cast, vmap};
 use crate::exec::launch::View;
-use crate::schema::modes;
+use crate::schema::modes::{self, Modes};
 use crate::schema::profiler::{self, Run, Watch};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Grads, Inference, Meta, Node, Op, Tangents, Tensor, Tensors, Written};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Metas, Node, Op, Tangents, Tensor, Tensors, Written};
 
 /// Runs an op: devices → determinism → effective dtypes → `infer` → casts → eval → record. Everything is checked before
 /// anything is cast or allocated.
 pub fn apply(op: Arc<dyn Op>, inputs: &[&Tensor]) -> Result<Tensors> {
-    let mut checked = check(op.as_ref(), inputs)?;
-    let op = checked.inference.lowered.take().unwrap_or(op);
-    checked.run(op, inputs)
+    apply_kept(&op.into(), inputs)
 }
 
 /// [`apply`] for an op with one result.
-pub fn apply_one(op: impl Op, inputs: &[&Tensor]) -> Result<Tensor> {
-    let name = op.schema().name;
-    let mut checked = check(&op, inputs)?;
-    let op = checked.inference.lowered.take().unwrap_or_else(|| Arc::new(op));
-    let out = checked.run(op, inputs)?.into_iter().next();
-    out.ok_or_else(|| Error::invalid(name, "outputs", 0, "want one result"))
+pub fn apply_one<O: Op + Clone>(op: O, inputs: &[&Tensor]) -> Result<Tensor> {
+    one(Call { op: &op, keep: &|| KeptOp::Shared(Arc::new(op.clone())) }, inputs)
 }
 
-/// A call that has passed every check.
-struct Checked {
-    inference: Inference,
-    /// The dtypes that operands are cast to, where an autocast scope is open.
-    dtypes: Option<SmallVec<[DType; 4]>>,
+/// [`apply_one`] for an op of a table.
+pub(crate) fn apply_static(op: &'static dyn Op, inputs: &[&Tensor]) -> Result<Tensor> {
+    one(Call { op, keep: &|| KeptOp::Static(op) }, inputs)
 }
 
-fn check(op: &dyn Op, inputs: &[&Tensor]) -> Result<Checked> {
+/// [`apply`] for an op that is kept already.
+pub(crate) fn apply_kept(op: &KeptOp, inputs: &[&Tensor]) -> Result<Tensors> {
+    road(Call { op: &**op, keep: &|| op.clone() }, inputs)
+}
+
+fn one(call: Call<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+    let name = call.op.schema().name;
+    road(call, inputs)?.pop().ok_or_else(|| Error::invalid(name, "outputs", 0, "want one result"))
+}
+
+/// An op that is borrowed until somebody keeps it.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    op: &'a dyn Op,
+    keep: &'a dyn Fn() -> KeptOp,
+}
+
+/// What an op would give for these operands, or why it can't; their facts as the op sees them, and whether casts bring them there.
+fn check(op: &dyn Op, inputs: &[&Tensor], modes: Modes) -> Result<(Inference, Metas, bool)> {
     let schema = op.schema();
     check_arity(schema, inputs.len())?;
     check_devices(schema, inputs)?;
-    if !schema.deterministic && modes::are_deterministic_algorithms_enabled() {
+    if !schema.deterministic && modes.deterministic {
         return Err(Error::NonDeterministic { op: schema.name.into(), note: schema.determinism_note });
     }
-    let scope = modes::autocast_dtype();
-    let mut metas: SmallVec<[Meta; 2]> = SmallVec::new();
+    let mut metas: Metas = SmallVec::new();
+    let mut is_cast = false;
     for t in inputs {
-        metas.push(Meta::new(t.shape(), scope.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope))));
+        let dtype = modes.autocast.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope));
+        is_cast |= dtype != t.dtype();
+        metas.push(Meta::new(t.shape(), dtype));
     }
-    let inference = op.infer(&metas)?;
-    Ok(Checked { inference, dtypes: scope.map(|_| metas.iter().map(|m| m.dtype).collect()) })
+    Ok((op.infer(&metas)?, metas, is_cast))
 }
 
-impl Checked {
-    fn run(self, op: Arc<dyn Op>, inputs: &[&Tensor]) -> Result<Tensors> {
-        let outputs = &self.inference.outputs;
-        match self.dtypes {
-            Some(dtypes) if dtypes.iter().zip(inputs).any(|(d, t)| *d != t.dtype()) => {
-                let mut casts: SmallVec<[Tensor; 4]> = SmallVec::new();
-                for (dtype, t) in dtypes.iter().zip(inputs) {
-                    casts.push(cast::astype(t, *dtype)?);
-                }
-                run(op, &casts.iter().collect::<SmallVec<[&Tensor; 4]>>(), outputs)
-            }
-            _ => run(op, inputs, outputs),
-        }
+fn road(call: Call<'_>, inputs: &[&Tensor]) -> Result<Tensors> {
+    let modes = modes::current();
+    let (Inference { outputs, lowered }, metas, is_cast) = check(call.op, inputs, modes)?;
+    let lowered = lowered.as_ref();
+    let call = Call { op: lowered.map_or(call.op, |op| op.as_ref()), keep: &|| lowered.map_or_else(call.keep, |op| op.clone().into()) };
+    if !is_cast {
+        return run(call, inputs, &metas, &outputs, modes);
     }
+    let mut casts: SmallVec<[Tensor; 4]> = SmallVec::new();
+    for (meta, t) in metas.iter().zip(inputs) {
+        casts.push(cast::astype(t, meta.dtype)?);
+    }
+    run(call, &casts.iter().collect::<SmallVec<[&Tensor; 4]>>(), &metas, &outputs, modes)
 }
 
 fn check_arity(schema: &OpSchema, count: usize) -> Result<()> {
@@ -99,62 +109,72 @@ pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DT
     }
 }
 
-fn run(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta]) -> Result<Tensors> {
+fn run(call: Call<'_>, inputs: &[&Tensor], metas: &Metas, outputs: &[Meta], modes: Modes) -> Result<Tensors> {
+    if inputs.iter().any(|t| t.lanes().is_some()) {
+        return vmap::run(&(call.keep)(), inputs, outputs);
+    }
+    let records = modes.records && inputs.iter().any(|t| t.requires_grad());
     // Without a record the strides of a view say all there is to save.
-    let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
-    match if records { op.rewrite(inputs) } else { None } {
+    match if records { call.op.rewrite(inputs) } else { None } {
         Some((other, others)) => {
-            let written = Written::new(op, inputs);
-            evaluate(other, &others.iter().collect::<SmallVec<[&Tensor; 2]>>(), outputs, Some(written))
+            let written = Written::new((call.keep)(), inputs, metas.clone());
+            let others: SmallVec<[&Tensor; 2]> = others.iter().collect();
+            let metas = others.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
+            let call = Call { op: other.as_ref(), keep: &|| other.clone().into() };
+            evaluate(call, &others, outputs, modes, Some((&metas, Some(written))))
         }
-        None => evaluate(op, inputs, outputs, None),
+        None => evaluate(call, inputs, outputs, modes, records.then_some((metas, None))),
     }
 }
 
-fn evaluate(op: Arc<dyn Op>, inputs: &[&Tensor], outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
-    let sources: SmallVec<[&View; 4]> = inputs.iter().map(|t| t.view()).collect();
-    if modes::is_profiling() {
-        let (views, at) = watched(op.as_ref(), &sources, outputs, || op.eval(&sources, outputs))?;
-        let tensors = record(op, inputs, views, outputs, written)?;
+/// What is recorded: the operands' facts, and the op as the user wrote it where that is another.
+type Record<'a> = Option<(&'a Metas, Option<Written>)>;
+
+fn evaluate(call: Call<'_>, inputs: &[&Tensor], outputs: &[Meta], modes: Modes, record: Record<'_>) -> Result<Tensors> {
+    let op = call.op;
+    let mut sources: SmallVec<[&View; 4]> = SmallVec::new();
+    inputs.iter().for_each(|t| sources.push(t.view()));
+    if modes.profiles {
+        let (views, at) = watched(op, &sources, outputs, || op.eval(&sources, outputs))?;
+        let tensors = finish(call, inputs, views, modes, record)?;
         if let Some((at, edge)) = at.zip(tensors.first().and_then(Tensor::edge)) {
             profiler::set_sequence(at, edge.node.0.sequence);
         }
         return Ok(tensors);
     }
     let views = op.eval(&sources, outputs)?;
-    record(op, inputs, views, outputs, written)
+    finish(call, inputs, views, modes, record)
 }
 
 /// The results of an evaluation with their history and tangents.
-fn record(op: Arc<dyn Op>, inputs: &[&Tensor], views: Views, outputs: &[Meta], written: Option<Written>) -> Result<Tensors> {
-    let level = modes::tangent_level();
+fn finish(call: Call<'_>, inputs: &[&Tensor], views: Views, modes: Modes, record: Record<'_>) -> Result<Tensors> {
+    let (op, level) = (call.op, modes.level);
     let has_tangents = level > 0 && inputs.iter().any(|t| t.tangents().iter().any(|(l, _)| *l <= level));
-    let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
-    let node = records.then(|| {
-        let need: SmallVec<[bool; 4]> = inputs.iter().map(|t| t.requires_grad()).collect();
+    let node = record.map(|(metas, written)| {
+        let mut need: SmallVec<[bool; 4]> = SmallVec::new();
+        inputs.iter().for_each(|t| need.push(t.requires_grad()));
         let keep = op.saves(&need);
-        let grad_dtypes: SmallVec<[DType; 1]> = outputs.iter().map(|o| grad_dtype(inputs, op.as_ref(), o.dtype)).collect();
-        Node::record(op.clone(), inputs, &views, &grad_dtypes, keep, has_tangents && keep.outputs != 0, written)
+        let grad_dtype = |dtype| grad_dtype(inputs, op, dtype);
+        Node::record((call.keep)(), inputs, metas, &views, grad_dtype, keep, has_tangents && keep.outputs != 0, written)
     });
-    let edge = |index: usize, dtype: DType| match &node {
-        Some(node) if dtype.is_differentiable() => Some(Edge { node: node.clone(), index }),
-        _ => None,
-    };
-    let plain = views.into_iter().enumerate().map(|(i, v)| {
-        let edge = edge(i, v.dtype);
-        Tensor::with_history(v, edge, Tangents::new())
-    });
-    let outputs: Tensors = plain.collect();
-    if has_tangents { push_forward(&op, inputs, outputs, level) } else { Ok(outputs) }
+    let mut results = Tensors::new();
+    for (index, view) in views.into_iter().enumerate() {
+        let edge = match &node {
+            Some(node) if view.dtype.is_differentiable() => Some(Edge { node: node.clone(), index }),
+            _ => None,
+        };
+        results.push(Tensor::with_history(view, edge, Tangents::new()));
+    }
+    if has_tangents { push_forward(&(call.keep)(), inputs, results, level) } else { Ok(results) }
 }
 
 /// Adds the one result of an op to `sum`, an untracked tensor of its shape and dtype that nobody else holds: the same bits as
 /// [`apply`] and an addition after it, without the buffer between. False, and nothing is touched, where the op can't.
 fn apply_onto(op: &dyn Op, inputs: &[&Tensor], sum: &Tensor) -> Result<bool> {
-    if inputs.iter().any(|t| !t.tangents().is_empty()) {
+    if inputs.iter().any(|t| !t.tangents().is_empty() || t.lanes().is_some()) {
         return Ok(false);
     }
-    let outputs = check(op, inputs)?.inference.outputs;
+    let outputs = check(op, inputs, modes::current())?.0.outputs;
     if outputs.as_slice() != [Meta::new(sum.shape(), sum.dtype())] || inputs.iter().any(|t| t.device() != sum.device()) {
         return Ok(false);
     }
@@ -196,7 +216,7 @@ fn watched(op: &dyn Op, sources: &[&View], outputs: &[Meta], run: impl FnOnce() 
 /// gradients isn't rounded on the way to a wider leaf.
 fn grad_dtype(inputs: &[&Tensor], op: &dyn Op, own: DType) -> DType {
     match inputs {
-        [source] if op.schema().name == cast::ASTYPE.name && own.is_half() => {
+        [source] if own.is_half() && op.schema().name == cast::ASTYPE.name => {
             let wanted = source.node_input().slot().map_or(source.dtype(), |s| s.grad_dtype());
             if wanted.is_differentiable() && !wanted.is_complex() { wanted } else { own }
         }
@@ -206,7 +226,7 @@ fn grad_dtype(inputs: &[&Tensor], op: &dyn Op, own: DType) -> DType {
 
 /// Tangents of the results, level by level from the outermost. A level's tangent is computed with only the levels
 /// outside it flowing, so nested levels never mix.
-pub(crate) fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
+pub(crate) fn push_forward(op: &KeptOp, inputs: &[&Tensor], outputs: Tensors, level: u32) -> Result<Tensors> {
     let mut levels: SmallVec<[u32; 2]> = inputs.iter().flat_map(|t| t.tangents()).map(|(l, _)| *l).filter(|l| *l <= level).collect();
     levels.sort_unstable();
     levels.dedup();
@@ -229,12 +249,12 @@ pub(crate) fn push_forward(op: &Arc<dyn Op>, inputs: &[&Tensor], outputs: Tensor
     Ok(outputs.into_iter().zip(collected).map(|(o, t)| if t.is_empty() { o } else { o.with_tangents(t) }).collect())
 }
 
-fn replace_each(op: &Arc<dyn Op>, inputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
+fn replace_each(op: &KeptOp, inputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
     let mut sum: Grads = Grads::new();
     for (i, tangent) in tangents.iter().enumerate() {
         let Some(tangent) = tangent else { continue };
         let operands: SmallVec<[&Tensor; 4]> = inputs.iter().enumerate().map(|(j, x)| if i == j { tangent } else { x }).collect();
-        for (j, part) in apply(op.clone(), &operands)?.into_iter().enumerate() {
+        for (j, part) in apply_kept(op, &operands)?.into_iter().enumerate() {
             match sum.get_mut(j) {
                 Some(slot) => {
                     *slot = match slot.take() {
@@ -270,7 +290,7 @@ pub(crate) fn run_vjp_onto(
     let _plain = modes::set_autocast(None);
     let mut saved = node.unpack()?;
     if node.0.recomputes {
-        let outputs = saved.all_inputs().map(|inputs| apply(node.0.op.clone(), &inputs)).transpose()?;
+        let outputs = saved.all_inputs().map(|inputs| apply_kept(&node.0.op, &inputs)).transpose()?;
         saved.set_outputs(outputs.into_iter().flatten());
     }
     let watches = modes::is_detecting_anomaly();
@@ -296,32 +316,33 @@ pub(crate) fn run_vjp_onto(
             *want = None;
         }
     }
-    let grads = rule.vjp(&saved, &need, g)?;
-    let op = node.schema().name;
-    let mut out = Grads::new();
+    let mut out = rule.vjp(&saved, &need, g)?;
+    out.resize(need.len(), None);
     for (i, want) in need.iter().enumerate() {
-        let grad = match (grads.get(i).cloned().flatten(), want) {
-            (Some(grad), Some(dtype)) => {
-                let want = &saved.input_metas[i].shape;
-                if grad.shape() != want.as_slice() {
-                    let got = format!("a gradient of shape {:?} for operand {i}", grad.shape());
-                    return Err(Error::invalid(op, "vjp", got, format!("want the operand's shape {want:?}")));
-                }
-                Some(cast::astype(&grad, *dtype)?)
+        let Some(grad) = out[i].take() else { continue };
+        if let Some(dtype) = want {
+            let want = &saved.input_metas()[i].shape;
+            if grad.shape() != want.as_slice() {
+                let got = format!("a gradient of shape {:?} for operand {i}", grad.shape());
+                return Err(Error::invalid(node.schema().name, "vjp", got, format!("want the operand's shape {want:?}")));
             }
-            _ => None,
-        };
-        if watches {
-            refuse_nan(node, Some(i), std::slice::from_ref(&grad))?;
+            out[i] = Some(if grad.dtype() == *dtype { grad } else { cast::astype(&grad, *dtype)? });
         }
-        out.push(grad);
+        if watches {
+            refuse_nan(node, Some(i), &out[i..=i])?;
+        }
     }
     Ok(out)
 }
 
+/// All values that a tensor stands for.
+fn every_lane(t: &Tensor) -> &Tensor {
+    t.lanes().map_or(t, |l| every_lane(&l.stack))
+}
+
 fn refuse_nan(node: &Node, operand: Option<usize>, grads: &[Option<Tensor>]) -> Result<()> {
     let _plain = modes::set_grad_enabled(false);
-    for grad in grads.iter().flatten().map(Tensor::detach).filter(|g| g.dtype().is_differentiable() && g.numel() > 0) {
+    for grad in grads.iter().flatten().map(|g| every_lane(g).detach()).filter(|g| g.dtype().is_differentiable() && g.numel() > 0) {
         if grad.ne(&grad)?.sum(.., false)?.item::<i64>()? > 0 {
             let shapes = node.0.input_metas.iter().map(|m| m.shape.to_vec()).collect();
             return Err(Error::NanGradient { op: node.schema().name.into(), operand, shapes });

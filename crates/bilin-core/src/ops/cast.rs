@@ -10,7 +10,7 @@ use crate::exec::launch::{View, copy};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor, Vmap};
 
 /// Schema of `astype`.
 pub static ASTYPE: OpSchema = OpSchema::schema_v1("astype", AmpPolicy::KeepInput, Arity::Exact(1));
@@ -18,7 +18,7 @@ pub static ASTYPE: OpSchema = OpSchema::schema_v1("astype", AmpPolicy::KeepInput
 pub static CONTIGUOUS: OpSchema = OpSchema::schema_v1("contiguous", AmpPolicy::KeepInput, Arity::Exact(1));
 
 /// A row-major copy in `dtype`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Copy {
     schema: &'static OpSchema,
     dtype: Option<DType>,
@@ -31,6 +31,9 @@ impl Op for Copy {
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
         Ok(Inference::one(&inputs[0].shape, self.dtype.unwrap_or(inputs[0].dtype)))
     }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
+    }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         Ok(smallvec![copy(&self.schema.name.into(), inputs[0], outputs[0].dtype)?])
     }
@@ -39,7 +42,7 @@ impl Op for Copy {
         let back = |g: &Tensor| {
             astype(
                 g,
-                if g.dtype().is_complex() == saved.input_metas[0].dtype.is_complex() { g.dtype() } else { saved.input_metas[0].dtype },
+                if g.dtype().is_complex() == saved.input_metas()[0].dtype.is_complex() { g.dtype() } else { saved.input_metas()[0].dtype },
             )
         };
         Ok(smallvec![g[0].as_ref().map(back).transpose()?])

@@ -6,14 +6,14 @@ use smallvec::{SmallVec, smallvec};
 
 use super::apply::{apply, apply_one};
 use super::view::BROADCAST_TO;
-use crate::exec::call::{Accum, Conj, Precision};
+use crate::exec::call::{Conj, Precision};
 use crate::exec::launch::{self, View};
 use crate::schema::OpSchema;
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::Layout;
 use crate::shape::spec::{Axes, Axis, Spec};
-use crate::tape::{Grads, Inference, Meta, Op, Rewritten, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Rewritten, Saved, Saves, Tensor, Vmap};
 
 /// How a product is computed: its result's dtype and the least precision.
 ///
@@ -124,6 +124,18 @@ impl Op for Contract {
         Ok(Inference::one(&self.spec.out_shape(&inputs[0].shape, &inputs[1].shape), self.out_dtype))
     }
 
+    /// One more label, of the batch, of m or of n.
+    fn vmap(&self, _lanes: usize, differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        let lists = [self.spec.lhs(), self.spec.rhs(), self.spec.out()];
+        let number = |axis: &Axis| if let Axis::Label(l) = axis { *l + 1 } else { 0 };
+        let label = Axis::Label(lists.iter().flat_map(|list| list.iter()).map(number).max().unwrap_or(0));
+        let with = |list: &[Axis], has: bool| has.then_some(label).into_iter().chain(list.iter().copied()).collect::<Axes>();
+        match Spec::new(with(lists[0], differs[0]), with(lists[1], differs[1]), with(lists[2], true)) {
+            Some(spec) => Vmap::Some(Arc::new(Contract { spec, ..self.clone() })),
+            None => Vmap::Each,
+        }
+    }
+
     fn rewrite(&self, inputs: &[&Tensor]) -> Option<Rewritten> {
         let [lhs, rhs] = [(inputs[0], self.spec.lhs()), (inputs[1], self.spec.rhs())].map(|(t, axes)| unbroadcast(t, axes));
         if lhs.is_none() && rhs.is_none() {
@@ -163,7 +175,7 @@ impl Op for Contract {
             return Ok(false);
         }
         let (op, operands) = (self.schema.name.into(), [inputs[0], inputs[1]]);
-        launch::contract_into(&op, &self.spec, operands, self.conj, accumulator, self.precision, sum, Accum::Add)?;
+        launch::contract_onto(&op, &self.spec, operands, self.conj, accumulator, self.precision, sum)?;
         Ok(true)
     }
 

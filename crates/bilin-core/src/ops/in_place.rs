@@ -36,12 +36,13 @@ impl Tensor {
         }
         let expr = MapExpr::new(&name, prims, self.dtype())?;
         let sources: &[_] = match &source {
-            Some(s) => &[s.view()],
+            Some(s) => &[s.single(op)?],
             None => &[],
         };
+        let target = self.single(op)?;
         if modes::is_profiling() {
             let watch = Watch::start(Some(self.device()))?;
-            let done = map_into(&name, &expr, sources, self.view());
+            let done = map_into(&name, &expr, sources, target);
             let lap = watch.stop(Some(self.device()));
             done?;
             lap?.record(Run {
@@ -53,7 +54,7 @@ impl Tensor {
                 flops: 0,
             });
         } else {
-            map_into(&name, &expr, sources, self.view())?;
+            map_into(&name, &expr, sources, target)?;
         }
         self.view().storage.bump_version();
         Ok(())

@@ -12,18 +12,18 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::shape::layout::{Dims, normalize_axis};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 static GATHER: OpSchema = OpSchema::schema_v1("gather", AmpPolicy::KeepInput, Arity::Exact(2));
 static SCATTER_ADD: OpSchema = OpSchema::schema_v1("scatter_add", AmpPolicy::KeepInput, Arity::Exact(2));
 static CONCAT: OpSchema = OpSchema::schema_v1("concat", AmpPolicy::Promote, Arity::AtLeast(1));
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Gather {
     axis: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ScatterAdd {
     axis: usize,
     len: usize,
@@ -66,9 +66,12 @@ impl Op for Gather {
     fn saves(&self, _need: &[bool]) -> Saves {
         Saves { inputs: 2, outputs: 0 }
     }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::All(Arc::new(Gather { axis: self.axis + 1 }))
+    }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
-        let len = saved.input_metas[0].shape[self.axis];
+        let len = saved.input_metas()[0].shape[self.axis];
         Ok(smallvec![Some(apply_one(ScatterAdd { axis: self.axis, len }, &[g, saved.input(1)?])?), None])
     }
     fn is_multilinear(&self) -> bool {
@@ -101,6 +104,9 @@ impl Op for ScatterAdd {
     fn saves(&self, _need: &[bool]) -> Saves {
         Saves { inputs: 2, outputs: 0 }
     }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::All(Arc::new(ScatterAdd { axis: self.axis + 1, len: self.len }))
+    }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
         Ok(smallvec![Some(apply_one(Gather { axis: self.axis }, &[g, saved.input(1)?])?), None])
@@ -111,7 +117,7 @@ impl Op for ScatterAdd {
 }
 
 /// Operands one after the other along an axis.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Concat {
     axis: usize,
 }
@@ -152,10 +158,13 @@ impl Op for Concat {
         }
         Ok(smallvec![out])
     }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::All(Arc::new(Concat { axis: self.axis + 1 }))
+    }
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
         let (mut start, mut grads) = (0, Grads::new());
-        for (meta, need) in saved.input_metas.iter().zip(need) {
+        for (meta, need) in saved.input_metas().iter().zip(need) {
             let len = meta.shape[self.axis];
             grads.push(need.map(|_| g.narrow(self.axis as isize, start, len)).transpose()?);
             start += len;
@@ -209,7 +218,7 @@ impl Tensor {
         }
         let mut shape = Dims::from_slice(self.shape());
         shape[axis] = index.numel();
-        let mut spread: Dims = smallvec![1; self.rank()];
+        let mut spread = Dims::from_elem(1, self.rank());
         spread[axis] = index.numel();
         // The index is broadcast by strides: nothing is copied.
         self.gather(axis as isize, &index.reshape(spread.as_slice())?.broadcast_to(shape.as_slice())?)

@@ -13,12 +13,12 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result, ShapeFault, shape_text};
 use crate::shape::layout::{Dims, Layout};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 static LAYER_NORM: OpSchema = OpSchema::schema_v1("layer_norm", AmpPolicy::ForceFP32, Arity::AtLeast(1));
 
 /// Results: the normalised tensor, and for the gradient μ and 1/√(σ² + eps) with the normalised axes as length 1.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct LayerNorm {
     normalized: Dims,
     eps: f64,
@@ -86,6 +86,11 @@ impl Op for LayerNorm {
         Ok(Inference { outputs: smallvec![inputs[0].clone(), statistic.clone(), statistic], lowered: None })
     }
 
+    /// Statistics are taken lane by lane anyway; a scale or shift for each would need an axis in between.
+    fn vmap(&self, _lanes: usize, differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        if differs[1..].contains(&true) { Vmap::Each } else { Vmap::Broadcast(None) }
+    }
+
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         let op: OpName = LAYER_NORM.name.into();
         let (x, shape, kept, wide) = (inputs[0], &outputs[0].shape, &outputs[1].shape, outputs[1].dtype);
@@ -128,7 +133,7 @@ impl Op for LayerNorm {
     }
 
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
-        let wide = saved.input_metas[0].dtype.accumulator();
+        let wide = saved.input_metas()[0].dtype.accumulator();
         let g: SmallVec<[Option<Tensor>; 3]> = g.iter().map(|g| g.as_ref().map(|g| astype(g, wide)).transpose()).collect::<Result<_>>()?;
         let mut grads: Grads = need.iter().map(|_| None).collect();
         let reads_whitened = need[0].is_some() || (self.affine[0] && need[1].is_some());

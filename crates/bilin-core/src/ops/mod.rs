@@ -14,6 +14,7 @@ mod registry;
 mod select;
 mod softmax;
 mod view;
+mod vmap;
 
 pub(crate) use apply::{Add, push_forward, run_vjp, run_vjp_onto};
 pub use apply::{apply, apply_one};
@@ -25,6 +26,7 @@ pub use product::{Axes, dot, inner, matmul, matmul_with_vectors, matvec, outer, 
 pub use reduce::Over;
 pub use registry::{Attrs, OpEntry, Sample, Values, entries, op_call, op_lookup, op_register, op_registry_all};
 pub use view::Index;
+pub(crate) use vmap::{each_lane, unstack};
 
 /// The entries of each file of ops.
 static ENTRIES: &[&[OpEntry]] = &[

@@ -60,7 +60,7 @@ impl From<i32> for Axes {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Form {
     Matmul,
     /// Operands may be vectors: a row on the left, a column on the right, dropped from the result.
@@ -74,7 +74,7 @@ enum Form {
     Vecmat,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Product {
     schema: &'static OpSchema,
     form: Form,

@@ -1,5 +1,7 @@
 //! Sums, means, extremes and their positions.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
@@ -12,7 +14,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::{Dims, normalize_axes};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 const fn schema(name: &'static str, policy: AmpPolicy) -> OpSchema {
     OpSchema::schema_v1(name, policy, Arity::Exact(1))
@@ -61,7 +63,7 @@ enum What {
     Position(Reduction),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Reduce {
     schema: &'static OpSchema,
     what: What,
@@ -157,6 +159,12 @@ impl Op for Reduce {
         Ok(smallvec![out])
     }
 
+    fn vmap(&self, _lanes: usize, _differs: &[bool], inputs: &[Meta]) -> Vmap {
+        let Ok(axes) = self.axes(inputs[0].shape.len()) else { return Vmap::Each };
+        let over = Over::Axes(axes.iter().map(|&a| a as isize + 1).collect());
+        Vmap::All(Arc::new(Reduce { schema: self.schema, what: self.what, over, keepdim: self.keepdim, out_dtype: self.out_dtype }))
+    }
+
     fn flops(&self, inputs: &[&View], _outputs: &[Meta]) -> u64 {
         inputs[0].layout.numel() as u64
     }
@@ -170,7 +178,7 @@ impl Op for Reduce {
 
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
-        let input = &saved.input_metas[0];
+        let input = &saved.input_metas()[0];
         // The dtype before the broadcast, so that the widened tensor stays a view.
         let g = astype(g, need[0].unwrap_or(input.dtype))?;
         let g = match self.what {

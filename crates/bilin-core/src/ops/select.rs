@@ -12,11 +12,11 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::broadcast_shapes;
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 static WHERE: OpSchema = OpSchema::schema_v1("where_", AmpPolicy::Promote, Arity::Exact(3));
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Where;
 
 impl Op for Where {
@@ -35,6 +35,9 @@ impl Op for Where {
         let shapes: SmallVec<[&[usize]; 3]> = inputs.iter().map(|m| m.shape.as_slice()).collect();
         Ok(Inference::one(&broadcast_shapes(&op, &shapes)?, inputs[1].dtype))
     }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
+    }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         eval_map(&WHERE, &[Input(0), Input(1), Input(2), Prim::Select], outputs[0].dtype, inputs, &outputs[0])
     }
@@ -44,7 +47,7 @@ impl Op for Where {
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
         let (mask, zero) = (saved.input(0)?, g.scalar_like(0.0)?);
-        let part = |i: usize, grad: Tensor| sum_to(&grad, &saved.input_metas[i].shape);
+        let part = |i: usize, grad: Tensor| sum_to(&grad, &saved.input_metas()[i].shape);
         let a = need[1].map(|_| part(1, mask.where_(g, &zero)?)).transpose()?;
         let b = need[2].map(|_| part(2, mask.where_(&zero, g)?)).transpose()?;
         Ok(smallvec![None, a, b])

@@ -1,5 +1,7 @@
 //! `softmax`, `log_softmax`, `logsumexp`, `cross_entropy`: shifted by the greatest element, in f32 for halves.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
@@ -12,7 +14,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::shape::layout::{Dims, Layout, normalize_axis};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 const fn schema(name: &'static str) -> OpSchema {
     OpSchema::schema_v1(name, AmpPolicy::ForceFP32, Arity::Exact(1))
@@ -28,7 +30,7 @@ enum Form {
     LogSumExp,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Normalize {
     schema: &'static OpSchema,
     form: Form,
@@ -105,6 +107,13 @@ impl Op for Normalize {
         Ok(smallvec![out])
     }
 
+    fn vmap(&self, _lanes: usize, _differs: &[bool], inputs: &[Meta]) -> Vmap {
+        match self.axis(inputs[0].shape.len()) {
+            Ok(axis) => Vmap::All(Arc::new(Normalize { axis: axis as isize + 1, ..*self })),
+            Err(_) => Vmap::Each,
+        }
+    }
+
     /// A maximum, a subtraction, a power, a sum and a division each.
     fn flops(&self, inputs: &[&View], _outputs: &[Meta]) -> u64 {
         5 * inputs[0].layout.numel() as u64
@@ -119,7 +128,7 @@ impl Op for Normalize {
 
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
-        let axis = self.axis(saved.input_metas[0].shape.len())? as isize;
+        let axis = self.axis(saved.input_metas()[0].shape.len())? as isize;
         let same = |t: &Tensor| astype(t, g.dtype());
         let grad = match self.form {
             Form::Softmax => {
@@ -163,7 +172,7 @@ impl Tensor {
 }
 
 /// Mean over rows of `−log softmax(logits)[target]`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct CrossEntropy;
 
 static CROSS_ENTROPY: OpSchema = OpSchema::schema_v1("cross_entropy", AmpPolicy::ForceFP32, Arity::Exact(2));

@@ -1,18 +1,19 @@
 //! Ops that change only strides, and their adjoints.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::apply::apply_one;
-use super::cast::contiguous;
 use super::reduce::sum_to;
 use super::registry::{OpEntry, Sample, Values};
-use crate::exec::launch::{View, full, map_into};
+use crate::exec::launch::{View, copy, full, map_into};
 use crate::exec::map_expr::{MapExpr, Prim};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::shape::layout::{Dims, Layout, checked_numel, normalize_axes, normalize_axis};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor, Vmap};
 
 const fn schema(name: &'static str) -> OpSchema {
     OpSchema::schema_v1(name, AmpPolicy::KeepInput, Arity::Exact(1))
@@ -57,9 +58,24 @@ impl Change {
             Change::Unsqueeze(axis) => layout.unsqueeze(*axis),
         })
     }
+
+    /// The same change behind an axis of `lanes` before the others.
+    fn behind(&self, lanes: usize) -> Change {
+        let shape = |shape: &Dims| std::iter::once(lanes).chain(shape.iter().copied()).collect();
+        match self {
+            Change::Permute(order) => Change::Permute(std::iter::once(0).chain(order.iter().map(|a| a + 1)).collect()),
+            Change::Reshape(to) => Change::Reshape(shape(to)),
+            Change::BroadcastTo(to) => Change::BroadcastTo(shape(to)),
+            Change::Narrow { axis, start, len, step } => Change::Narrow { axis: axis + 1, start: *start, len: *len, step: *step },
+            Change::Flip(axis) => Change::Flip(axis + 1),
+            Change::Diagonal(a, b) => Change::Diagonal(a + 1, b + 1),
+            Change::Squeeze(which) => Change::Squeeze(which.iter().map(|a| a + 1).collect()),
+            Change::Unsqueeze(axis) => Change::Unsqueeze(axis + 1),
+        }
+    }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Restride {
     schema: &'static OpSchema,
     change: Change,
@@ -80,15 +96,23 @@ impl Op for Restride {
         Ok(Inference::one(&shape, inputs[0].dtype))
     }
     fn eval(&self, inputs: &[&View], _outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
-        let layout = self
-            .change
-            .of(&inputs[0].layout)
-            .ok_or_else(|| Error::invalid(self.schema.name, "layout", "strides that can't say it", "make the tensor contiguous"))?;
-        Ok(smallvec![View { storage: inputs[0].storage.clone(), layout, dtype: inputs[0].dtype }])
+        if let Some(layout) = self.change.of(&inputs[0].layout) {
+            return Ok(smallvec![View { layout, ..inputs[0].clone() }]);
+        }
+        // A reshape that strides can't say.
+        let dense = copy(&self.schema.name.into(), inputs[0], inputs[0].dtype)?;
+        let layout = self.change.of(&dense.layout);
+        let layout =
+            layout.ok_or_else(|| Error::invalid(self.schema.name, "layout", "a shape that doesn't fit", "this is a fault of the op"))?;
+        Ok(smallvec![View { layout, ..dense }])
+    }
+    fn vmap(&self, lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        let op = Arc::new(Restride { schema: self.schema, change: self.change.behind(lanes) });
+        if matches!(self.change, Change::BroadcastTo(_)) { Vmap::Broadcast(Some(op)) } else { Vmap::All(op) }
     }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
-        let shape = &saved.input_metas[0].shape;
+        let shape = &saved.input_metas()[0].shape;
         let grad = match &self.change {
             Change::Permute(axes) => {
                 let mut back: SmallVec<[isize; 6]> = smallvec![0; axes.len()];
@@ -110,7 +134,7 @@ impl Op for Restride {
 }
 
 /// Zeros of `shape` whose changed view holds the operand: the adjoint of a view that picks elements.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Embed {
     change: Change,
     shape: Dims,
@@ -131,6 +155,10 @@ impl Op for Embed {
             map_into(&op, &MapExpr::new(&op, &[Prim::Input(0)][..], part.dtype)?, inputs, &part)?;
         }
         Ok(smallvec![out])
+    }
+    fn vmap(&self, lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        let shape = std::iter::once(lanes).chain(self.shape.iter().copied()).collect();
+        Vmap::All(Arc::new(Embed { change: self.change.behind(lanes), shape }))
     }
     fn vjp(&self, _saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let pick = |g: &Tensor| apply_one(Restride { schema: &NARROW, change: self.change.clone() }, &[g]);
@@ -233,11 +261,7 @@ impl Tensor {
                 "the product of the lengths must stay",
             ));
         }
-        let change = Change::Reshape(Dims::from_slice(shape));
-        match change.of(self.layout()) {
-            Some(_) => self.restride(&RESHAPE, change),
-            None => contiguous(self)?.restride(&RESHAPE, change),
-        }
+        self.restride(&RESHAPE, Change::Reshape(Dims::from_slice(shape)))
     }
 
     /// Length-1 and new leading axes repeated to `shape`. A view of stride 0: nothing is copied.

@@ -6,13 +6,13 @@ use std::marker::PhantomData;
 use crate::shape::dtype::DType;
 
 #[derive(Clone, Copy)]
-struct Modes {
-    records: bool,
-    autocast: Option<DType>,
-    deterministic: bool,
+pub(crate) struct Modes {
+    pub(crate) records: bool,
+    pub(crate) autocast: Option<DType>,
+    pub(crate) deterministic: bool,
     /// Tangents of this level and below flow; 0 for none.
-    level: u32,
-    profiles: bool,
+    pub(crate) level: u32,
+    pub(crate) profiles: bool,
     /// Gradients are searched for NaN.
     anomaly: bool,
 }
@@ -50,6 +50,12 @@ fn set(change: impl FnOnce(&mut Modes), restore: fn(&mut Modes, &Modes)) -> Mode
     change(&mut now);
     MODES.set(now);
     ModeGuard { restore, before, not_send: PhantomData }
+}
+
+/// All modes of this thread, read at once.
+#[inline]
+pub(crate) fn current() -> Modes {
+    MODES.get()
 }
 
 /// Whether ops of this thread are recorded.

@@ -4,11 +4,12 @@ use smallvec::SmallVec;
 
 use super::dtype::DType;
 use super::error::{Error, OpName, Result, ShapeFault};
+use super::list::List;
 
 /// Lengths of a tensor's axes.
-pub type Dims = SmallVec<[usize; 6]>;
+pub type Dims = List<usize, 5>;
 /// Strides in elements; zero and negative ones are allowed.
-pub type Strides = SmallVec<[isize; 6]>;
+pub type Strides = List<isize, 5>;
 
 /// Where the elements of a view stand in its buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +17,9 @@ pub struct Layout {
     shape: Dims,
     strides: Strides,
     offset: usize,
+    /// Found once, since every call asks.
+    numel: usize,
+    is_contiguous: bool,
 }
 
 /// Number of elements, or [`Error::TooLarge`] where their bytes pass `isize::MAX`.
@@ -62,7 +66,7 @@ pub fn normalize_axes(op: &OpName, axes: &[isize], rank: usize) -> Result<SmallV
 /// The shape that all of `shapes` broadcast to, aligned at the last axis.
 pub fn broadcast_shapes(op: &OpName, shapes: &[&[usize]]) -> Result<Dims> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
-    let mut out: Dims = SmallVec::from_elem(1, rank);
+    let mut out: Dims = Dims::from_elem(1, rank);
     for (operand, shape) in shapes.iter().enumerate() {
         for (i, &len) in shape.iter().enumerate() {
             let at = rank - shape.len() + i;
@@ -92,14 +96,26 @@ pub fn broadcast_shapes(op: &OpName, shapes: &[&[usize]]) -> Result<Dims> {
 
 impl Layout {
     /// Row-major from offset 0. The caller has checked the size.
+    #[inline]
     pub fn contiguous(shape: &[usize]) -> Layout {
-        let mut strides: Strides = SmallVec::from_elem(0, shape.len());
+        let mut strides: Strides = Strides::from_elem(0, shape.len());
         let mut step = 1isize;
         for (stride, &len) in strides.iter_mut().zip(shape).rev() {
             *stride = step;
             step = step.saturating_mul(len.max(1) as isize);
         }
-        Layout { shape: Dims::from_slice(shape), strides, offset: 0 }
+        Layout { shape: Dims::from_slice(shape), strides, offset: 0, numel: shape.iter().product(), is_contiguous: true }
+    }
+
+    /// From lists of one length.
+    fn new(shape: Dims, strides: Strides, offset: usize) -> Layout {
+        let (mut step, mut is_contiguous) = (1isize, true);
+        for (&len, &stride) in shape.iter().zip(&strides).rev() {
+            is_contiguous &= len == 1 || stride == step;
+            step = step.saturating_mul(len as isize);
+        }
+        let numel = shape.iter().fold(1, |n: usize, &len| n.saturating_mul(len));
+        Layout { shape, strides, offset, numel, is_contiguous: is_contiguous || numel == 0 }
     }
 
     /// From its parts; the lists must be of one length.
@@ -112,56 +128,54 @@ impl Layout {
                 format!("want {}, one an axis", shape.len()),
             ));
         }
-        Ok(Layout { shape, strides, offset })
+        Ok(Layout::new(shape, strides, offset))
     }
 
     /// Lengths of the axes.
+    #[inline]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
     /// Strides in elements.
+    #[inline]
     pub fn strides(&self) -> &[isize] {
         &self.strides
     }
 
     /// Position of the first element, in elements.
+    #[inline]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
     /// Number of axes.
+    #[inline]
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> usize {
-        self.shape.iter().product()
+        self.numel
     }
 
     /// Whether the elements stand in row-major order without gaps. Strides of length-1 axes carry no meaning.
+    #[inline]
     pub fn is_contiguous(&self) -> bool {
-        let mut step = 1isize;
-        for (&len, &stride) in self.shape.iter().zip(&self.strides).rev() {
-            if len == 0 {
-                return true;
-            }
-            if len > 1 {
-                if stride != step {
-                    return false;
-                }
-                step *= len as isize;
-            }
-        }
-        true
+        self.is_contiguous
     }
 
     /// Lowest and highest element position that the view touches; `None` for an empty view or where a position is
     /// negative or overflows.
+    #[inline]
     pub fn span(&self) -> Option<(usize, usize)> {
-        if self.shape.contains(&0) {
+        if self.numel == 0 {
             return None;
+        }
+        if self.is_contiguous {
+            return Some((self.offset, self.offset.checked_add(self.numel - 1)?));
         }
         let mut low = isize::try_from(self.offset).ok()?;
         let mut high = low;
@@ -176,21 +190,28 @@ impl Layout {
         Some((usize::try_from(low).ok()?, usize::try_from(high).ok()?))
     }
 
+    /// Elements that a buffer must hold for this view; [`Error::InvalidArgument`] where a position is negative or overflows.
+    #[inline]
+    pub fn need(&self, op: &OpName) -> Result<usize> {
+        match self.span() {
+            Some((_, high)) => Ok(high + 1),
+            None if self.numel == 0 => Ok(0),
+            None => Err(Error::invalid(op.clone(), "layout", "a view outside its buffer", "use a view of the tensor")),
+        }
+    }
+
     /// Whether every element of the view stands inside a buffer of `len` elements.
     pub fn fits(&self, len: usize) -> bool {
-        self.shape.contains(&0) || self.span().is_some_and(|(_, high)| high < len)
+        self.numel == 0 || self.span().is_some_and(|(_, high)| high < len)
     }
 
     /// Whether two indices may reach one element: the sorted-stride test, which never misses an overlap.
     pub fn may_self_overlap(&self) -> bool {
-        if self.is_contiguous() {
+        if self.is_contiguous {
             return false;
         }
         let mut axes: SmallVec<[(usize, usize); 6]> =
             self.shape.iter().zip(&self.strides).filter(|(len, _)| **len > 1).map(|(&len, &s)| (s.unsigned_abs(), len)).collect();
-        if self.shape.contains(&0) {
-            return false;
-        }
         axes.sort_unstable();
         let mut reach = 0usize;
         for (stride, len) in axes {
@@ -204,28 +225,25 @@ impl Layout {
 
     /// Axes in another order; `axes` is a permutation.
     pub fn permute(&self, axes: &[usize]) -> Layout {
-        Layout {
-            shape: axes.iter().map(|&a| self.shape[a]).collect(),
-            strides: axes.iter().map(|&a| self.strides[a]).collect(),
-            offset: self.offset,
-        }
+        let (shape, strides) = (axes.iter().map(|&a| self.shape[a]).collect(), axes.iter().map(|&a| self.strides[a]).collect());
+        Layout::new(shape, strides, self.offset)
     }
 
     /// `len` positions of `axis` from `start`, `step` apart (negative walks down). The caller has checked the range.
     pub fn narrow(&self, axis: usize, start: usize, len: usize, step: isize) -> Layout {
-        let mut out = self.clone();
+        let (mut shape, mut strides, mut offset) = (self.shape.clone(), self.strides.clone(), self.offset);
         if len > 0 {
-            out.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
+            offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
         }
-        out.shape[axis] = len;
-        out.strides[axis] = self.strides[axis].saturating_mul(step);
-        out
+        shape[axis] = len;
+        strides[axis] = self.strides[axis].saturating_mul(step);
+        Layout::new(shape, strides, offset)
     }
 
     /// Stride 0 on new and length-1 axes; `None` where a length doesn't fit.
     pub fn broadcast_to(&self, shape: &[usize]) -> Option<Layout> {
         let lead = shape.len().checked_sub(self.rank())?;
-        let mut strides: Strides = SmallVec::from_elem(0, shape.len());
+        let mut strides: Strides = Strides::from_elem(0, shape.len());
         for axis in 0..self.rank() {
             let (from, to) = (self.shape[axis], shape[lead + axis]);
             if from == to {
@@ -234,7 +252,7 @@ impl Layout {
                 return None;
             }
         }
-        Some(Layout { shape: Dims::from_slice(shape), strides, offset: self.offset })
+        Some(Layout::new(Dims::from_slice(shape), strides, self.offset))
     }
 
     /// The diagonal of two axes as a new last axis. The caller has checked that the axes differ.
@@ -246,25 +264,23 @@ impl Layout {
         let mut strides: Strides = (0..self.rank()).filter(keep).map(|i| self.strides[i]).collect();
         shape.push(len);
         strides.push(stride);
-        Layout { shape, strides, offset: self.offset }
+        Layout::new(shape, strides, self.offset)
     }
 
     /// Without the axes in `axes`, which have length 1.
     pub fn squeeze(&self, axes: &[usize]) -> Layout {
         let keep = |i: &usize| !axes.contains(i);
-        Layout {
-            shape: (0..self.rank()).filter(keep).map(|i| self.shape[i]).collect(),
-            strides: (0..self.rank()).filter(keep).map(|i| self.strides[i]).collect(),
-            offset: self.offset,
-        }
+        let shape = (0..self.rank()).filter(keep).map(|i| self.shape[i]).collect();
+        let strides = (0..self.rank()).filter(keep).map(|i| self.strides[i]).collect();
+        Layout::new(shape, strides, self.offset)
     }
 
     /// With a new axis of length 1 at `axis`.
     pub fn unsqueeze(&self, axis: usize) -> Layout {
-        let mut out = self.clone();
-        out.shape.insert(axis, 1);
-        out.strides.insert(axis, 0);
-        out
+        let (mut shape, mut strides) = (self.shape.clone(), self.strides.clone());
+        shape.insert(axis, 1);
+        strides.insert(axis, 0);
+        Layout::new(shape, strides, self.offset)
     }
 
     /// The same elements under another shape of equal count, where strides can say it.
@@ -279,7 +295,7 @@ impl Layout {
         }
         let old: SmallVec<[(usize, isize); 6]> =
             self.shape.iter().zip(&self.strides).filter(|(len, _)| **len > 1).map(|(&l, &s)| (l, s)).collect();
-        let mut strides: Strides = SmallVec::from_elem(0, shape.len());
+        let mut strides: Strides = Strides::from_elem(0, shape.len());
         let (mut i, mut j) = (0, 0);
         while i < old.len() && j < shape.len() {
             // Grow both groups until they hold equally many elements.
@@ -307,6 +323,6 @@ impl Layout {
             i += 1;
             j += 1;
         }
-        Some(Layout { shape: Dims::from_slice(shape), strides, offset: self.offset })
+        Some(Layout::new(Dims::from_slice(shape), strides, self.offset))
     }
 }

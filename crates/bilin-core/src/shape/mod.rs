@@ -3,5 +3,6 @@
 pub mod dtype;
 pub mod error;
 pub mod layout;
+pub mod list;
 pub mod plan;
 pub mod spec;

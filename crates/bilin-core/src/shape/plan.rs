@@ -16,14 +16,19 @@ pub struct Loop<const N: usize> {
 }
 
 /// Nested loops, outermost first.
-pub type Loops<const N: usize> = SmallVec<[Loop<N>; 4]>;
+pub type Loops<const N: usize> = SmallVec<[Loop<N>; 2]>;
 /// Loops of one role of a product: few, so that a plan is small to move.
 type RoleLoops = SmallVec<[Loop<3>; 2]>;
 
 /// The one fusing rule: two neighbours become one loop only where, in every operand, outer stride = inner stride ×
 /// inner length. Loops of length 1 are dropped first. The linear order of the steps never changes.
 pub fn fuse<const N: usize, A: Array<Item = Loop<N>>>(loops: &mut SmallVec<A>) {
-    loops.retain(|l| l.len != 1);
+    if loops.iter().any(|l| l.len == 1) {
+        loops.retain(|l| l.len != 1);
+    }
+    if loops.len() < 2 {
+        return;
+    }
     let mut done = 0;
     for next in 1..loops.len() {
         let (outer, inner) = (loops[done], loops[next]);
@@ -36,9 +41,7 @@ pub fn fuse<const N: usize, A: Array<Item = Loop<N>>>(loops: &mut SmallVec<A>) {
             }
         }
     }
-    if !loops.is_empty() {
-        loops.truncate(done + 1);
-    }
+    loops.truncate(done + 1);
 }
 
 /// Number of steps of nested loops.
@@ -79,73 +82,72 @@ impl Plan {
     /// Loops from a spec and the three layouts. A batch loop in which one operand doesn't move is a loop of the other
     /// operand alone: it becomes m or n, so a broadcast operand is read once and never expanded.
     pub fn new(op: &OpName, spec: &Spec, lhs: &Layout, rhs: &Layout, out: &Layout) -> Result<Plan> {
-        let layouts = [lhs, rhs, out];
-        let lists = [spec.lhs(), spec.rhs(), spec.out()];
-        for (list, layout) in lists.iter().zip(layouts) {
-            if list.len() != layout.rank() {
-                return Err(Error::invalid(
-                    op.clone(),
-                    "spec",
-                    format!("{} axes", list.len()),
-                    format!("want {}, the rank of the layout", layout.rank()),
-                ));
-            }
-        }
-        if out.may_self_overlap() {
-            return Err(Error::invalid(op.clone(), "out", "a view that overlaps itself", "write into a view whose elements are distinct"));
-        }
+        let operands = [(spec.lhs(), lhs), (spec.rhs(), rhs), (spec.out(), out)];
         let mut plan = Plan {
             batch: RoleLoops::new(),
             m: RoleLoops::new(),
             n: RoleLoops::new(),
             k: RoleLoops::new(),
-            offsets: layouts.map(Layout::offset),
+            offsets: [lhs.offset(), rhs.offset(), out.offset()],
             need: [0; 3],
-            sizes: [0; 4],
+            sizes: [1; 4],
         };
-        for (need, layout) in plan.need.iter_mut().zip(layouts) {
-            *need = match layout.span() {
-                Some((_, high)) => high + 1,
-                None if layout.numel() == 0 => 0,
-                None => return Err(Error::invalid(op.clone(), "layout", "a view outside its buffer", "use a view of the tensor")),
-            };
+        for (need, (axes, layout)) in plan.need.iter_mut().zip(operands) {
+            if axes.len() != layout.rank() {
+                let want = format!("want {}, the rank of the layout", layout.rank());
+                return Err(Error::invalid(op.clone(), "spec", format!("{} axes", axes.len()), want));
+            }
+            *need = layout.need(op)?;
+        }
+        if out.may_self_overlap() {
+            return Err(Error::invalid(op.clone(), "out", "a view that overlaps itself", "write into a view whose elements are distinct"));
         }
         // Out's order for the free labels, lhs's order for the summed ones: the latter is part of the meaning.
-        let summed = spec.lhs().iter().filter(|a| !spec.out().contains(a));
-        for axis in spec.out().iter().chain(summed) {
-            if *axis == Axis::Unit {
-                continue;
-            }
-            let at = lists.map(|list| list.iter().position(|a| a == axis));
-            let mut one = Loop { len: usize::MAX, strides: [0; 3] };
-            for i in 0..3 {
-                if let Some(at) = at[i] {
-                    let len = layouts[i].shape()[at];
-                    if one.len != usize::MAX && one.len != len {
-                        return Err(Error::invalid(
-                            op.clone(),
-                            "layout",
-                            format!("length {len} on a loop of length {}", one.len),
-                            "lengths of one label must agree",
-                        ));
-                    }
-                    one.len = len;
-                    one.strides[i] = layouts[i].strides()[at];
-                }
-            }
-            let stands = at.map(|a| a.is_some());
-            match (stands, one.strides) {
-                ([true, true, false], _) => plan.k.push(one),
-                ([_, false, _], _) | ([true, true, true], [_, 0, _]) => plan.m.push(one),
-                ([false, _, _], _) | ([true, true, true], [0, _, _]) => plan.n.push(one),
-                _ => plan.batch.push(one),
+        for &axis in spec.out() {
+            plan.push(op, axis, &operands)?;
+        }
+        for &axis in spec.lhs() {
+            if !spec.out().contains(&axis) {
+                plan.push(op, axis, &operands)?;
             }
         }
         for (size, list) in plan.sizes.iter_mut().zip([&mut plan.batch, &mut plan.m, &mut plan.n, &mut plan.k]) {
-            fuse(list);
-            *size = steps(list);
+            if !list.is_empty() {
+                fuse(list);
+                *size = steps(list);
+            }
         }
         Ok(plan)
+    }
+
+    /// The loop of one label, by its role.
+    #[inline]
+    fn push(&mut self, op: &OpName, axis: Axis, operands: &[(&[Axis], &Layout); 3]) -> Result<()> {
+        if axis == Axis::Unit {
+            return Ok(());
+        }
+        let mut one = Loop { len: usize::MAX, strides: [0; 3] };
+        let mut stands = [false; 3];
+        for (i, (axes, layout)) in operands.iter().enumerate() {
+            let Some(at) = axes.iter().position(|a| *a == axis) else { continue };
+            let len = layout.shape()[at];
+            if one.len != usize::MAX && one.len != len {
+                let got = format!("length {len} on a loop of length {}", one.len);
+                return Err(Error::invalid(op.clone(), "layout", got, "lengths of one label must agree"));
+            }
+            one.len = len;
+            one.strides[i] = layout.strides()[at];
+            stands[i] = true;
+        }
+        if one.len != 1 {
+            match (stands, one.strides) {
+                ([true, true, false], _) => self.k.push(one),
+                ([_, false, _], _) | ([true, true, true], [_, 0, _]) => self.m.push(one),
+                ([false, _, _], _) | ([true, true, true], [0, _, _]) => self.n.push(one),
+                _ => self.batch.push(one),
+            }
+        }
+        Ok(())
     }
 
     /// Loops over the batch, outermost first.

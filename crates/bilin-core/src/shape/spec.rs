@@ -1,18 +1,19 @@
 //! Which axis of which operand of a contraction is which: three lists of labels.
 
-use smallvec::SmallVec;
+use super::list::List;
 
 /// One axis of an operand: a labelled loop, or a length-1 axis without one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Axis {
     /// A loop; equal labels are the same loop.
     Label(u16),
     /// Length 1, no loop: a new axis, or one that broadcasts against a longer one.
+    #[default]
     Unit,
 }
 
 /// A list of axes.
-pub type Axes = SmallVec<[Axis; 6]>;
+pub type Axes = List<Axis, 6>;
 
 /// What a label does in a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -2,9 +2,13 @@
 
 mod node;
 mod op;
+mod ruins;
 mod tensor;
 
 pub use node::{Edge, GradSlot, Hook, Node, NodeInput, Saved, live_nodes};
-pub(crate) use node::{SavedValue, Written, clear_held, last_sequence};
-pub use op::{Grads, Inference, Meta, Op, Rewritten, Saves, Tensors};
+pub(crate) use node::{SavedValue, Written, last_sequence};
+pub use op::{Grads, Inference, Meta, Op, Rewritten, Saves, Tensors, Vmap};
+pub(crate) use op::{KeptOp, Metas};
+pub(crate) use ruins::clear_held;
+pub(crate) use tensor::Lanes;
 pub use tensor::{Tangents, Tensor};

@@ -1,14 +1,13 @@
 //! Recorded ops: what they came from, what they saved, where gradients are watched.
 
-use std::any::Any;
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::op::{Meta, Op};
+use super::op::{KeptOp, Meta, Metas};
+use super::ruins::{Ruin, clear};
 use super::tensor::{Tangents, Tensor};
 use crate::exec::launch::View;
 use crate::schema::OpSchema;
@@ -199,20 +198,18 @@ impl SavedValue {
 }
 
 /// What an op's gradient may read.
-pub struct Saved {
+pub struct Saved<'a> {
     inputs: SmallVec<[Option<Tensor>; 2]>,
     outputs: SmallVec<[Option<Tensor>; 1]>,
-    /// What a custom function chose to keep, and the node of a function or checkpoint; nothing for other ops.
+    /// What a custom function chose to keep; nothing for other ops.
     pub(crate) chosen: Vec<Tensor>,
-    pub(crate) node: Option<Node>,
-    /// Shapes and dtypes of the operands.
-    pub input_metas: SmallVec<[Meta; 2]>,
-    /// Shapes and dtypes of the results.
-    pub output_metas: SmallVec<[Meta; 1]>,
-    name: &'static str,
+    /// The node whose gradient is asked for.
+    pub(crate) node: &'a Node,
+    /// The operands as the user wrote them, where they differ from those recorded.
+    written: Option<&'a Metas>,
 }
 
-impl Saved {
+impl<'a> Saved<'a> {
     /// Operand `i`, which [`Op::saves`] asked for.
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         self.inputs.get(i).and_then(Option::as_ref).ok_or_else(|| self.missing("input", i))
@@ -223,9 +220,20 @@ impl Saved {
         self.outputs.get(i).and_then(Option::as_ref).ok_or_else(|| self.missing("output", i))
     }
 
+    /// Shapes and dtypes of the operands.
+    pub fn input_metas(&self) -> &[Meta] {
+        self.written.unwrap_or(&self.node.0.input_metas)
+    }
+
+    /// Shapes and dtypes of the results.
+    pub fn output_metas(&self) -> SmallVec<[Meta; 1]> {
+        self.node.0.outputs.iter().map(|o| Meta { shape: o.shape.clone(), dtype: o.dtype }).collect()
+    }
+
     /// All operands, where every one was kept.
     pub(crate) fn all_inputs(&self) -> Option<SmallVec<[&Tensor; 2]>> {
-        self.inputs.iter().map(Option::as_ref).collect()
+        let kept: SmallVec<[&Tensor; 2]> = self.inputs.iter().filter_map(Option::as_ref).collect();
+        (kept.len() == self.node.0.inputs.len()).then_some(kept)
     }
 
     /// Results that were computed again.
@@ -234,31 +242,30 @@ impl Saved {
     }
 
     /// The operands as `metas` say, which those that were kept broadcast to.
-    pub(crate) fn expand(&mut self, metas: &[Meta], broadcast: impl Fn(&Tensor, &[usize]) -> Result<Tensor>) -> Result<()> {
+    pub(crate) fn expand(&mut self, metas: &'a Metas, broadcast: impl Fn(&Tensor, &[usize]) -> Result<Tensor>) -> Result<()> {
         for (kept, meta) in self.inputs.iter_mut().zip(metas) {
             if let Some(t) = kept.as_mut().filter(|t| t.shape() != meta.shape.as_slice()) {
                 *t = broadcast(t, &meta.shape)?;
             }
         }
-        self.input_metas = metas.into();
+        self.written = Some(metas);
         Ok(())
     }
 
     fn missing(&self, what: &'static str, i: usize) -> Error {
-        Error::invalid(self.name, what, format!("{i}, which wasn't saved"), "name it in Op::saves")
+        Error::invalid(self.node.schema().name, what, format!("{i}, which wasn't saved"), "name it in Op::saves")
     }
 }
 
 /// An op as the user wrote it, where the one recorded reads the sources of its operands: for gradients of these operands.
 pub(crate) struct Written {
-    pub(crate) op: Arc<dyn Op>,
+    pub(crate) op: KeptOp,
     pub(crate) inputs: SmallVec<[NodeInput; 2]>,
-    pub(crate) metas: SmallVec<[Meta; 2]>,
+    pub(crate) metas: Metas,
 }
 
 impl Written {
-    pub(crate) fn new(op: Arc<dyn Op>, inputs: &[&Tensor]) -> Written {
-        let metas = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
+    pub(crate) fn new(op: KeptOp, inputs: &[&Tensor], metas: Metas) -> Written {
         Written { op, inputs: inputs.iter().map(|t| t.node_input()).collect(), metas }
     }
 }
@@ -268,32 +275,33 @@ impl Written {
 pub struct Node(pub(crate) Arc<NodeInner>);
 
 pub(crate) struct NodeInner {
-    pub(crate) op: Arc<dyn Op>,
+    pub(crate) op: KeptOp,
     pub(crate) sequence: u64,
     pub(crate) inputs: SmallVec<[NodeInput; 2]>,
-    pub(crate) input_metas: SmallVec<[Meta; 2]>,
+    pub(crate) input_metas: Metas,
     pub(crate) outputs: SmallVec<[GradSlot; 1]>,
     /// Results that gradients read are computed again from the operands: kept ones would own the node through their
     /// tangents.
     pub(crate) recomputes: bool,
-    /// Its gradient asks for the node itself.
-    keeps_node: bool,
     pub(crate) written: Option<Box<Written>>,
-    saved: Mutex<SavedState>,
+    /// How many values were chosen beside operands and results.
+    chosen: u32,
+    /// `None` once a pass has let go of them.
+    saved: Mutex<Option<SavedValues>>,
 }
 
-enum SavedState {
-    Held(SmallVec<[Option<SavedValue>; 2]>),
-    Released,
-}
+/// By operand, ascending; what was chosen beside operands and results comes last.
+type SavedValues = SmallVec<[SavedValue; 2]>;
 
 impl Node {
     /// Records `op`; `views` are its results, `keep` says which operands and results its gradients read.
+    #[expect(clippy::too_many_arguments, reason = "the facts of one node")]
     pub(crate) fn record(
-        op: Arc<dyn Op>,
+        op: KeptOp,
         inputs: &[&Tensor],
+        metas: &Metas,
         views: &[View],
-        grad_dtypes: &[DType],
+        grad_dtype: impl Fn(DType) -> DType,
         mut keep: super::op::Saves,
         recomputes: bool,
         written: Option<Written>,
@@ -301,61 +309,59 @@ impl Node {
         if recomputes {
             keep = super::op::Saves { inputs: u64::MAX, outputs: 0 };
         }
-        let mut saved: SmallVec<[Option<SavedValue>; 2]> = SmallVec::new();
-        for (i, t) in inputs.iter().enumerate() {
-            let is_kept = i < 64 && keep.inputs >> i & 1 == 1;
-            saved.push(is_kept.then(|| SavedValue::new((*t).clone(), i, false)));
+        let mut saved: SavedValues = SmallVec::new();
+        let mut origins: SmallVec<[NodeInput; 2]> = SmallVec::new();
+        let mut facts: Metas = SmallVec::new();
+        for (i, (t, meta)) in inputs.iter().zip(metas).enumerate() {
+            facts.push(meta.clone());
+            if i < 64 && keep.inputs >> i & 1 == 1 {
+                saved.push(SavedValue::new((*t).clone(), i, false));
+            }
+            origins.push(t.node_input());
         }
-        for (i, v) in views.iter().enumerate() {
-            let is_kept = keep.outputs >> i & 1 == 1;
-            saved.push(is_kept.then(|| SavedValue::new(Tensor::from_view(v.clone()), inputs.len() + i, true)));
+        if keep.outputs != 0 {
+            for (i, v) in views.iter().enumerate().filter(|(i, _)| keep.outputs >> i & 1 == 1) {
+                saved.push(SavedValue::new(Tensor::from_view(v.clone()), inputs.len() + i, true));
+            }
         }
-        let origins = inputs.iter().map(|t| t.node_input()).collect();
-        let metas = inputs.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
-        Node::build(op, origins, metas, views, grad_dtypes, saved, [recomputes, false], written)
+        Node::build(op, origins, facts, views, grad_dtype, (saved, 0), recomputes, written)
     }
 
     /// Records `op` with operands that may be no tensors of the caller's, and `chosen` values beside the operands.
     pub(crate) fn record_chosen(
-        op: Arc<dyn Op>,
+        op: KeptOp,
         inputs: SmallVec<[NodeInput; 2]>,
-        input_metas: SmallVec<[Meta; 2]>,
+        input_metas: Metas,
         views: &[View],
         operands: &[Tensor],
         chosen: Vec<SavedValue>,
     ) -> Node {
-        let kept = (0..inputs.len()).map(|i| operands.get(i).map(|t| SavedValue::new(t.clone(), i, false)));
-        let mut saved: SmallVec<[Option<SavedValue>; 2]> = kept.collect();
-        saved.extend(views.iter().map(|_| None));
-        saved.extend(chosen.into_iter().map(Some));
-        let grad_dtypes: SmallVec<[DType; 1]> = views.iter().map(|v| v.dtype).collect();
-        Node::build(op, inputs, input_metas, views, &grad_dtypes, saved, [false, true], None)
+        let mut saved: SavedValues = operands.iter().enumerate().map(|(i, t)| SavedValue::new(t.clone(), i, false)).collect();
+        let count = chosen.len() as u32;
+        saved.extend(chosen);
+        Node::build(op, inputs, input_metas, views, |dtype| dtype, (saved, count), false, None)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the facts of one node")]
+    #[inline]
     fn build(
-        op: Arc<dyn Op>,
+        op: KeptOp,
         inputs: SmallVec<[NodeInput; 2]>,
-        input_metas: SmallVec<[Meta; 2]>,
+        input_metas: Metas,
         views: &[View],
-        grad_dtypes: &[DType],
-        saved: SmallVec<[Option<SavedValue>; 2]>,
-        [recomputes, keeps_node]: [bool; 2],
+        grad_dtype: impl Fn(DType) -> DType,
+        (saved, chosen): (SavedValues, u32),
+        recomputes: bool,
         written: Option<Written>,
     ) -> Node {
         let sequence = SEQUENCE.fetch_add(1, Relaxed);
         LIVE.fetch_add(1, Relaxed);
-        Node(Arc::new(NodeInner {
-            op,
-            sequence,
-            inputs,
-            input_metas,
-            outputs: views.iter().zip(grad_dtypes).map(|(v, &g)| GradSlot::new(sequence, v.layout.shape(), v.dtype, g)).collect(),
-            recomputes,
-            keeps_node,
-            written: written.map(Box::new),
-            saved: Mutex::new(SavedState::Held(saved)),
-        }))
+        let mut outputs = SmallVec::new();
+        for v in views {
+            outputs.push(GradSlot::new(sequence, v.layout.shape(), v.dtype, grad_dtype(v.dtype)));
+        }
+        let (saved, written) = (Mutex::new(Some(saved)), written.map(Box::new));
+        Node(Arc::new(NodeInner { op, sequence, inputs, input_metas, outputs, recomputes, written, chosen, saved }))
     }
 
     /// `MatmulBackward`, …
@@ -379,49 +385,34 @@ impl Node {
     }
 
     /// The saved values, each checked against its version.
-    pub(crate) fn unpack(&self) -> Result<Saved> {
+    pub(crate) fn unpack(&self) -> Result<Saved<'_>> {
         let name = self.schema().name;
         let guard = lock(&self.0.saved);
-        let SavedState::Held(values) = &*guard else {
+        let Some(values) = &*guard else {
             return Err(Error::GraphFreed { op: name.into() });
         };
-        let mut saved = Saved {
-            inputs: SmallVec::new(),
-            outputs: SmallVec::new(),
-            chosen: Vec::new(),
-            node: self.0.keeps_node.then(|| self.clone()),
-            input_metas: self.0.input_metas.clone(),
-            output_metas: self.0.outputs.iter().map(|o| Meta { shape: o.shape.clone(), dtype: o.dtype }).collect(),
-            name,
-        };
-        for (i, value) in values.iter().enumerate() {
-            let tensor = match value {
-                None => None,
-                Some(kept) => {
-                    let current = kept.value.version();
-                    if current != kept.version {
-                        return Err(Error::VersionMismatch {
-                            op: name.into(),
-                            operand: kept.operand as usize,
-                            shape: kept.value.shape().to_vec(),
-                            saved: kept.version,
-                            current,
-                        });
-                    }
-                    Some(if kept.is_output {
-                        let edge = Edge { node: self.clone(), index: kept.operand as usize - self.0.inputs.len() };
-                        Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
-                    } else {
-                        kept.value.clone()
-                    })
-                }
-            };
-            if i < self.0.inputs.len() {
-                saved.inputs.push(tensor);
-            } else if i < self.0.inputs.len() + self.0.outputs.len() {
-                saved.outputs.push(tensor);
+        let mut saved = Saved { inputs: SmallVec::new(), outputs: SmallVec::new(), chosen: Vec::new(), node: self, written: None };
+        let count = self.0.inputs.len();
+        let first_chosen = values.len() - self.0.chosen as usize;
+        for (i, kept) in values.iter().enumerate() {
+            let current = kept.value.version();
+            let operand = kept.operand as usize;
+            if current != kept.version {
+                let shape = kept.value.shape().to_vec();
+                return Err(Error::VersionMismatch { op: name.into(), operand, shape, saved: kept.version, current });
+            }
+            let value = if kept.is_output {
+                let edge = Edge { node: self.clone(), index: operand - count };
+                Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
             } else {
-                saved.chosen.extend(tensor);
+                kept.value.clone()
+            };
+            if i >= first_chosen {
+                saved.chosen.push(value);
+            } else if operand < count {
+                put(&mut saved.inputs, operand, value);
+            } else {
+                put(&mut saved.outputs, operand - count, value);
             }
         }
         Ok(saved)
@@ -430,13 +421,19 @@ impl Node {
     /// Lets go of the saved values. A node that saved nothing can be gone through again.
     pub(crate) fn release(&self) {
         let mut guard = lock(&self.0.saved);
-        let has_values = matches!(&*guard, SavedState::Held(values) if values.iter().any(Option::is_some));
-        if has_values {
-            let old = std::mem::replace(&mut *guard, SavedState::Released);
+        if guard.as_ref().is_some_and(|values| !values.is_empty()) {
+            let old = guard.take();
             drop(guard);
             drop(old);
         }
     }
+}
+
+fn put<A: smallvec::Array<Item = Option<Tensor>>>(list: &mut SmallVec<A>, at: usize, value: Tensor) {
+    while list.len() < at {
+        list.push(None);
+    }
+    list.push(Some(value));
 }
 
 impl fmt::Debug for Node {
@@ -459,55 +456,28 @@ impl fmt::Debug for Edge {
     }
 }
 
-type Ruins = (SmallVec<[NodeInput; 2]>, SavedState, SmallVec<[GradSlot; 1]>, Option<Box<dyn Any + Send>>);
-
-thread_local! {
-    /// What dropped nodes leave behind; `None` while nobody clears it.
-    static RUINS: RefCell<Option<Vec<Ruins>>> = const { RefCell::new(None) };
-}
-
 impl Drop for NodeInner {
     /// Long chains drop without recursion: a node that is dropped while another is hands its parts to that one's loop.
     fn drop(&mut self) {
         LIVE.fetch_sub(1, Relaxed);
-        let state = self.saved.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let written = self.written.take().map(|w| w as Box<dyn Any + Send>);
-        clear((
-            std::mem::take(&mut self.inputs),
-            std::mem::replace(state, SavedState::Released),
-            std::mem::take(&mut self.outputs),
-            written,
-        ));
-    }
-}
-
-/// Drops what an op holds, which may be tensors and through them long chains of nodes.
-pub(crate) fn clear_held(held: Box<dyn Any + Send>) {
-    clear((SmallVec::new(), SavedState::Released, SmallVec::new(), Some(held)));
-}
-
-fn clear(ruins: Ruins) {
-    let mut mine = Some(ruins);
-    let is_outermost = RUINS.try_with(|r| {
-        let mut r = r.borrow_mut();
-        match r.as_mut() {
-            Some(list) => {
-                list.extend(mine.take());
-                false
-            }
-            None => {
-                *r = Some(Vec::new());
-                true
+        let mut ruins = SmallVec::new();
+        for input in std::mem::take(&mut self.inputs) {
+            // A handle that isn't the last frees nothing.
+            if let NodeInput::Interior(edge) = input
+                && Arc::strong_count(&edge.node.0) == 1
+            {
+                ruins.push(Ruin::Node(edge.node));
             }
         }
-    });
-    if is_outermost != Ok(true) {
-        return;
+        for kept in self.saved.get_mut().unwrap_or_else(PoisonError::into_inner).take().into_iter().flatten() {
+            if kept.value.is_last_handle() {
+                ruins.push(Ruin::Tensor(kept.value));
+            }
+        }
+        ruins.extend(self.written.take().map(|written| Ruin::Held(written)));
+        for slot in &mut self.outputs {
+            ruins.extend(slot.kept.take().map(|kept| Ruin::Held(kept)));
+        }
+        clear(ruins);
     }
-    let mut next = mine;
-    while let Some(part) = next {
-        drop(part);
-        next = RUINS.with(|r| r.borrow_mut().as_mut().and_then(Vec::pop));
-    }
-    RUINS.with(|r| *r.borrow_mut() = None);
 }

@@ -24,10 +24,14 @@ pub struct Meta {
 
 impl Meta {
     /// From a shape and a dtype.
+    #[inline]
     pub fn new(shape: &[usize], dtype: DType) -> Meta {
         Meta { shape: Dims::from_slice(shape), dtype }
     }
 }
+
+/// Those of the operands.
+pub(crate) type Metas = SmallVec<[Meta; 2]>;
 
 /// What [`Op::infer`] found.
 #[derive(Debug)]
@@ -41,7 +45,9 @@ pub struct Inference {
 impl Inference {
     /// One result, no lowering.
     pub fn one(shape: &[usize], dtype: DType) -> Inference {
-        Inference { outputs: smallvec::smallvec![Meta::new(shape, dtype)], lowered: None }
+        let mut outputs = SmallVec::new();
+        outputs.push(Meta::new(shape, dtype));
+        Inference { outputs, lowered: None }
     }
 }
 
@@ -54,8 +60,47 @@ pub struct Saves {
     pub outputs: u64,
 }
 
+/// An op that somebody keeps.
+#[derive(Debug, Clone)]
+pub(crate) enum KeptOp {
+    /// One of a table: a record of it costs no memory of its own.
+    Static(&'static dyn Op),
+    /// One made for a call.
+    Shared(Arc<dyn Op>),
+}
+
+impl std::ops::Deref for KeptOp {
+    type Target = dyn Op;
+    #[inline]
+    fn deref(&self) -> &(dyn Op + 'static) {
+        match self {
+            KeptOp::Static(op) => *op,
+            KeptOp::Shared(op) => op.as_ref(),
+        }
+    }
+}
+
+impl From<Arc<dyn Op>> for KeptOp {
+    fn from(op: Arc<dyn Op>) -> KeptOp {
+        KeptOp::Shared(op)
+    }
+}
+
 /// Another op and its operands, for the same results.
 pub type Rewritten = (Arc<dyn Op>, SmallVec<[Tensor; 2]>);
+
+/// How an op runs for several lanes at once: over operands with one more axis before the others.
+#[derive(Debug)]
+pub enum Vmap {
+    /// One lane after the other.
+    Each,
+    /// The op itself, or another; the new axis broadcasts against operands that lack it.
+    Broadcast(Option<Arc<dyn Op>>),
+    /// This op, over operands that all have the new axis.
+    All(Arc<dyn Op>),
+    /// This op, over operands of which some have it.
+    Some(Arc<dyn Op>),
+}
 /// Results of an op.
 pub type Tensors = SmallVec<[Tensor; 1]>;
 /// A gradient or tangent for each operand or result; `None` is zero or not wanted.
@@ -70,6 +115,13 @@ pub trait Op: Debug + Send + Sync + 'static {
 
     /// Checks dtypes, then ranks, then sizes; says what comes out.
     fn infer(&self, inputs: &[Meta]) -> Result<Inference>;
+
+    /// The op for `lanes` calls at once, of which operand i is another in each where `differs[i]` and else the same; `inputs` are
+    /// those of one call. Its bits are those of the calls one by one.
+    fn vmap(&self, lanes: usize, differs: &[bool], inputs: &[Meta]) -> Vmap {
+        let _ = (lanes, differs, inputs);
+        Vmap::Each
+    }
 
     /// The same op over other operands, where that saves work in the gradient: a product of a broadcast view is one of its
     /// source.

@@ -9,6 +9,7 @@ use super::node::{Edge, GradSlot, NodeInput};
 use crate::exec::device::Device;
 use crate::exec::launch::View;
 use crate::shape::dtype::DType;
+use crate::shape::error::{Error, Result};
 use crate::shape::layout::Layout;
 
 /// Tangents by level, ascending.
@@ -30,7 +31,22 @@ struct Inner {
     edge: Option<Edge>,
     /// Set once by `requires_grad_`.
     leaf: OnceLock<Arc<GradSlot>>,
-    tangents: Option<Box<Tangents>>,
+    beside: Option<Box<Beside>>,
+}
+
+/// What few tensors have.
+#[derive(Default)]
+struct Beside {
+    tangents: Tangents,
+    lanes: Option<Lanes>,
+}
+
+/// Several values of one tensor, along the leading axis of `stack`: what a batched derivative computes at once. Ops see the
+/// shape of one; deeper levels are taken apart first.
+#[derive(Clone)]
+pub(crate) struct Lanes {
+    pub(crate) level: u32,
+    pub(crate) stack: Tensor,
 }
 
 impl Tensor {
@@ -40,8 +56,37 @@ impl Tensor {
     }
 
     pub(crate) fn with_history(view: View, edge: Option<Edge>, tangents: Tangents) -> Tensor {
-        let tangents = (!tangents.is_empty()).then(|| Box::new(tangents));
-        Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), tangents }))
+        let beside = (!tangents.is_empty()).then(|| Box::new(Beside { tangents, lanes: None }));
+        Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), beside }))
+    }
+
+    /// One tensor for all values along the leading axis of `stack`, which isn't empty; history and tangents are the stack's.
+    pub(crate) fn from_lanes(level: u32, stack: Tensor) -> Tensor {
+        let layout = stack.layout().narrow(0, 0, 1, 1).squeeze(&[0]);
+        let view = View { layout, ..stack.view().clone() };
+        let beside = Some(Box::new(Beside { tangents: Tangents::new(), lanes: Some(Lanes { level, stack }) }));
+        Tensor(Arc::new(Inner { view, edge: None, leaf: OnceLock::new(), beside }))
+    }
+
+    /// The values that this tensor stands for, where it stands for several.
+    pub(crate) fn lanes(&self) -> Option<&Lanes> {
+        self.0.beside.as_ref()?.lanes.as_ref()
+    }
+
+    /// Whether this is one value without tangents.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.beside.is_none()
+    }
+
+    /// The view of a tensor that is one value. Errors: `InvalidArgument` for one of several, which only ops take.
+    pub(crate) fn single(&self, op: &'static str) -> Result<&View> {
+        match self.lanes() {
+            None => Ok(self.view()),
+            Some(lanes) => {
+                let got = format!("the {} values of a batched derivative", lanes.stack.shape()[0]);
+                Err(Error::invalid(op, "self", got, "compute with ops alone in the gradient of an op"))
+            }
+        }
     }
 
     /// The operand of the node that made this view, as a tensor over `layout` of the same memory; `None` for tensors with
@@ -90,7 +135,10 @@ impl Tensor {
 
     /// The same memory without history.
     pub fn detach(&self) -> Tensor {
-        Tensor::from_view(self.0.view.clone())
+        match self.lanes() {
+            None => Tensor::from_view(self.0.view.clone()),
+            Some(Lanes { level, stack }) => Tensor::from_lanes(*level, stack.detach()),
+        }
     }
 
     /// Gives this tensor back while somebody else holds it, without holding it.
@@ -104,6 +152,11 @@ impl Tensor {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Whether this handle is the only one of its tensor.
+    pub(crate) fn is_last_handle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     /// Whether this handle is the only one of its tensor, and the tensor the only view of its memory.
     pub(crate) fn is_unshared(&self) -> bool {
         Arc::strong_count(&self.0) == 1 && Arc::strong_count(&self.0.view.storage) == 1
@@ -111,7 +164,7 @@ impl Tensor {
 
     /// Tangents of the open levels of forward differentiation.
     pub(crate) fn tangents(&self) -> &[(u32, Tensor)] {
-        self.0.tangents.as_ref().map_or(&[], |t| t.as_slice())
+        self.0.beside.as_ref().map_or(&[], |b| b.tangents.as_slice())
     }
 
     /// The tangent of one level.

@@ -87,7 +87,7 @@ pub(super) fn run(queue: &Queue, call: MapCall<'_>) -> Result<()> {
     let out = WgpuStorage::of(op, &*call.out.buffer)?;
     let mut buffers: SmallVec<[&GpuBuffer; 5]> = SmallVec::new();
     buffers.push(&out.buffer);
-    for source in &call.inputs {
+    for source in call.inputs {
         buffers.push(&WgpuStorage::of(op, source.buffer)?.buffer);
     }
     for dtype in call.inputs.iter().map(|s| s.dtype).chain([call.out.dtype]) {

@@ -16,32 +16,62 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// [`Error::Io`] with the system's message; the temporary file is removed then and `path` is as it was.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace(path, bytes).map_err(|e| Error::Io { op: "save".into(), path: path.display().to_string(), message: e.to_string() })
+    write_all_whole(&[(path, bytes)])
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    if target.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    let folder = match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
-        _ => PathBuf::from("."),
+/// The same for several files: none is put in place before all are written, so a folder that is missing or a full disk leaves
+/// every path as it was.
+///
+/// # Errors
+/// As of [`write_whole`]. A rename may still fail after another was done; that takes a folder that changes meanwhile.
+pub fn write_all_whole(files: &[(impl AsRef<Path>, impl AsRef<[u8]>)]) -> Result<()> {
+    let named = |path: &Path, e: io::Error| Error::Io { op: "save".into(), path: path.display().to_string(), message: e.to_string() };
+    let stage = |(path, bytes): &(_, _)| {
+        let path = AsRef::<Path>::as_ref(path);
+        Staged::write(path, AsRef::<[u8]>::as_ref(bytes)).map_err(|e| named(path, e))
     };
-    let (mut file, temporary) = create(&folder)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    drop(file);
-    let renamed = written.and_then(|()| fs::rename(&temporary, &target));
-    if renamed.is_err() {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&temporary);
+    let staged = files.iter().map(stage).collect::<Result<Vec<_>>>()?;
+    staged.into_iter().zip(files).try_for_each(|(file, (path, _))| file.put_in_place().map_err(|e| named(path.as_ref(), e)))
+}
+
+/// A file that is written and not in its place; dropped, it is removed.
+struct Staged {
+    target: PathBuf,
+    folder: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Staged {
+    fn write(path: &Path, bytes: &[u8]) -> io::Result<Staged> {
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        if target.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let folder = match target.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder.to_path_buf(),
+            _ => PathBuf::from("."),
+        };
+        let (mut file, temporary) = create(&folder)?;
+        let staged = Staged { target, folder, temporary };
+        file.write_all(bytes).and_then(|()| file.sync_all())?;
+        Ok(staged)
     }
-    renamed?;
-    // The rename lasts over a power cut once the folder is synced; not every system can open folders.
-    if let Ok(folder) = File::open(&folder) {
-        let _ = folder.sync_all();
+
+    fn put_in_place(self) -> io::Result<()> {
+        fs::rename(&self.temporary, &self.target)?;
+        // The rename lasts over a power cut once the folder is synced; not every system can open folders.
+        if let Ok(folder) = File::open(&self.folder) {
+            let _ = folder.sync_all();
+        }
+        Ok(())
     }
-    Ok(())
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // Nothing stands there once it is in place.
+        let _ = fs::remove_file(&self.temporary);
+    }
 }
 
 /// A new file in `folder` under a name that nothing else has.

@@ -35,7 +35,7 @@ struct Job<'a> {
 fn run<T: Scalar>(call: MapCall<'_>, workers: &dyn Workers) -> Result<()> {
     let op: &OpName = call.op;
     let mut inputs = [(&[] as &[u8], DType::Bool); MAP_INPUTS];
-    for (slot, source) in inputs.iter_mut().zip(&call.inputs) {
+    for (slot, source) in inputs.iter_mut().zip(call.inputs) {
         *slot = (host_bytes(op, source.buffer)?, source.dtype);
         check_alignment::<u128>(op, slot.0)?;
     }

@@ -6,7 +6,7 @@ use super::{Gives, eval_map, gives, pair, times_conj};
 use crate::exec::call::Conj;
 use crate::exec::launch::View;
 use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
-use crate::ops::apply::apply_one;
+use crate::ops::apply::apply_static;
 use crate::ops::cast::astype;
 use crate::ops::contract::contract;
 use crate::ops::reduce::sum_to;
@@ -15,7 +15,7 @@ use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::spec::{Axes, Axis, Spec};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 /// Σ g·conj(other) over what broadcasting repeated, in `shape`: one contraction, in which nothing is expanded.
 fn times_summed(g: &Tensor, other: &Tensor, shape: &[usize]) -> Result<Tensor> {
@@ -138,7 +138,7 @@ static POW: Binary = binary(
     [BOTH, BOTH],
 );
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct BinaryOp(&'static Binary);
 
 impl Op for BinaryOp {
@@ -154,6 +154,9 @@ impl Op for BinaryOp {
         let out = gives(self.0.gives, dtype);
         MapExpr::new(&op, self.0.prims, out)?;
         Ok(Inference::one(&shape, out))
+    }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
     }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         eval_map(&self.0.schema, self.0.prims, outputs[0].dtype, inputs, &outputs[0])
@@ -173,7 +176,7 @@ impl Op for BinaryOp {
                 (None, _) => None,
                 (_, Partial::One) => Some(g.clone()),
                 (_, Partial::MinusOne) => Some(g.neg()?),
-                (Some(_), Partial::Other) => Some(times_summed(g, saved.input(1 - i)?, &saved.input_metas[i].shape)?),
+                (Some(_), Partial::Other) => Some(times_summed(g, saved.input(1 - i)?, &saved.input_metas()[i].shape)?),
                 // A partial that doesn't read an operand gets the other in its place.
                 (_, Partial::Of(f)) => {
                     let (a, b) = match self.0.reads[i].inputs {
@@ -184,7 +187,7 @@ impl Op for BinaryOp {
                     Some(times_conj(g, &f(a, b, g)?)?)
                 }
             };
-            grads.push(grad.map(|grad| sum_to(&grad, &saved.input_metas[i].shape)).transpose()?);
+            grads.push(grad.map(|grad| sum_to(&grad, &saved.input_metas()[i].shape)).transpose()?);
         }
         Ok(grads)
     }

@@ -5,12 +5,12 @@ use smallvec::SmallVec;
 use super::{eval_map, pair};
 use crate::exec::launch::View;
 use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
-use crate::ops::apply::apply_one;
+use crate::ops::apply::apply_static;
 use crate::ops::registry::{OpEntry, Sample, Values};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{OpName, Result};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor, Vmap};
 
 #[derive(Debug)]
 struct Compare {
@@ -27,7 +27,7 @@ static LE: Compare = compare("le", &[Input(0), Input(1), Prim::Le]);
 static GT: Compare = compare("gt", &[Input(0), Input(1), Prim::Gt]);
 static GE: Compare = compare("ge", &[Input(0), Input(1), Prim::Ge]);
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct CompareOp(&'static Compare);
 
 impl Op for CompareOp {
@@ -39,6 +39,9 @@ impl Op for CompareOp {
         let (dtype, shape) = pair(&op, inputs)?;
         MapExpr::new(&op, self.0.prims, dtype)?;
         Ok(Inference::one(&shape, DType::Bool))
+    }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
     }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         eval_map(&self.0.schema, self.0.prims, inputs[0].dtype, inputs, &outputs[0])

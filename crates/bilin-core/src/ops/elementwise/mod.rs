@@ -17,7 +17,8 @@ macro_rules! binary_methods {
         impl Tensor {$(
             $(#[$doc])*
             pub fn $name(&self, rhs: &Tensor) -> Result<Tensor> {
-                apply_one($wrap(&$table), &[self, rhs])
+                static OP: $wrap = $wrap(&$table);
+                apply_static(&OP, &[self, rhs])
             }
         )*}
     };

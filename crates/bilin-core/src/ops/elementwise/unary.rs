@@ -7,13 +7,13 @@ use smallvec::{SmallVec, smallvec};
 use super::{Gives, eval_map, gives, times_conj};
 use crate::exec::launch::View;
 use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
-use crate::ops::apply::apply_one;
+use crate::ops::apply::{apply_one, apply_static};
 use crate::ops::cast::astype;
 use crate::ops::registry::{OpEntry, Sample, Values};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor};
+use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 
 /// What a gradient is made of.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +113,7 @@ static RELU: Unary = unary(
     Slope::OfInput(|x| astype(&x.gt(&x.scalar_like(0.0)?)?, x.dtype())),
 );
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct UnaryOp(&'static Unary);
 
 impl Op for UnaryOp {
@@ -133,6 +133,9 @@ impl Op for UnaryOp {
         MapExpr::new(&self.0.schema.name.into(), self.0.prims, if dtype.is_complex() { dtype } else { out })?;
         Ok(Inference::one(&inputs[0].shape, out))
     }
+    fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
+        Vmap::Broadcast(None)
+    }
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         let compute = if inputs[0].dtype.is_complex() { inputs[0].dtype } else { outputs[0].dtype };
         eval_map(&self.0.schema, self.0.prims, compute, inputs, &outputs[0])
@@ -149,7 +152,7 @@ impl Op for UnaryOp {
     }
     fn vjp(&self, saved: &Saved, _need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
-        let dtype = saved.input_metas[0].dtype;
+        let dtype = saved.input_metas()[0].dtype;
         let grad = match self.0.slope {
             Slope::OfInput(f) => times_conj(g, &f(saved.input(0)?)?)?,
             Slope::OfOutput(f) => times_conj(g, &f(saved.output(0)?)?)?,
@@ -166,14 +169,19 @@ impl Op for UnaryOp {
     fn jvp(&self, inputs: &[Tensor], outputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
         let Some(t) = &tangents[0] else { return Ok(Grads::new()) };
         let tangent = match self.0.slope {
-            Slope::OfInput(f) => t.mul(&f(&inputs[0])?)?,
-            Slope::OfOutput(f) => t.mul(&f(&outputs[0])?)?,
+            Slope::OfInput(f) => along(t, &f(&inputs[0])?)?,
+            Slope::OfOutput(f) => along(t, &f(&outputs[0])?)?,
             Slope::Modulus => times_conj(t, &inputs[0].sign()?)?.real()?,
             Slope::Direction => turn(t, &inputs[0])?,
             Slope::Linear(_) | Slope::Flat => return Ok(Grads::new()),
         };
         Ok(smallvec![Some(tangent)])
     }
+}
+
+/// t·slope in the dtype of `t`, rounded once where the slope is wider.
+fn along(t: &Tensor, slope: &Tensor) -> Result<Tensor> {
+    astype(&astype(t, slope.dtype())?.mul(slope)?, t.dtype())
 }
 
 /// c·e^(−a·x²), in f32 for halves: rounding x² would cost digits of the power.
@@ -198,7 +206,8 @@ macro_rules! unary_methods {
         impl Tensor {$(
             $(#[$doc])*
             pub fn $name(&self) -> Result<Tensor> {
-                apply_one(UnaryOp(&$table), &[self])
+                static OP: UnaryOp = UnaryOp(&$table);
+                apply_static(&OP, &[self])
             }
         )*}
     };

@@ -157,13 +157,14 @@ impl Profile {
         for Sum { of: k, at_peak_ns } in self.sums(at_peak_ns) {
             let name = if k.node.is_empty() { k.name.to_string() } else { format!("{} in {}", k.name, k.node) };
             let (ns, total) = (k.total_ns.max(1) as f64, kernels.max(1) as f64);
+            // A scope is time on the clock, not a part of the kernels' time.
+            let share = if k.device.is_none() { "–".to_owned() } else { format!("{:.1}%", 100.0 * k.total_ns as f64 / total) };
             let of_peak = at_peak_ns.map_or_else(|| "–".to_owned(), |at_peak| format!("{:.1}%", 100.0 * at_peak / ns));
             let _ = writeln!(
                 out,
-                "{name:<36} {:>8} {:>12.3} {:>6.1}% {:>10.2} {:>9.2} {of_peak:>8}",
+                "{name:<36} {:>8} {:>12.3} {share:>7} {:>10.2} {:>9.2} {of_peak:>8}",
                 k.calls,
                 k.total_ns as f64 / 1e6,
-                100.0 * k.total_ns as f64 / total,
                 k.flops as f64 / ns,
                 k.bytes as f64 / ns
             );
