@@ -275,6 +275,20 @@ fn a_position_outside_its_axis_is_an_error_when_values_are_read_and_the_device_g
 }
 
 #[test]
+fn tensors_are_made_with_the_bits_that_they_have_on_the_cpu() {
+    let (gpu, cpu) = (gpu(), Device::cpu());
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        let same = |what: &str, make: &dyn Fn(&Device) -> Tensor| assert_same_bits(&make(&gpu), &make(&cpu), &format!("{what} of {dtype}"));
+        same("randn", &|d| Tensor::randn([7, 5], dtype, d, &mut Rng::new(9)).unwrap());
+        same("rand", &|d| Tensor::rand([7, 5], dtype, d, &mut Rng::new(9)).unwrap());
+        same("arange", &|d| Tensor::arange(-2.0, 3.0, 0.3, dtype, d).unwrap());
+        same("linspace", &|d| Tensor::linspace(0.0, 1.0, 7, dtype, d).unwrap());
+        same("full", &|d| Tensor::full([3], 0.1, dtype, d).unwrap());
+        same("eye", &|d| Tensor::eye(3, dtype, d).unwrap());
+    }
+}
+
+#[test]
 fn negative_integers_of_every_width_keep_their_sign() {
     let device = gpu();
     for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {

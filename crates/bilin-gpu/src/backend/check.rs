@@ -108,7 +108,8 @@ mod tests {
         }
         for name in names {
             let module = naga::front::wgsl::parse_str(&queue.registry.source(&name).unwrap()).unwrap();
-            let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64);
+            let mut validator =
+                Validator::new(ValidationFlags::all(), Capabilities::SHADER_INT64 | Capabilities::SHADER_FLOAT16_IN_FLOAT32);
             let info = validator.validate(&module).unwrap_or_else(|e| panic!("{name}: {e}"));
             let entry = Some((naga::ShaderStage::Compute, module.entry_points[0].name.clone()));
             let options = msl::Options { fake_missing_bindings: true, lang_version: (2, 3), ..Default::default() };
