@@ -1,4 +1,4 @@
-"""The tape beside PyTorch and JAX, in one run: ``python3 benches/peers.py``.
+"""The tape, and training, beside PyTorch and JAX, in one run: ``python3 benches/peers.py``.
 
 Makes a virtual environment of its own under target/peers with torch and jax, builds the release program of the cases, and runs
 each case in every engine in turn, round by round. A ratio is the median over rounds of the peer's time / ours, so a drift of the
@@ -7,6 +7,7 @@ machine's clock cancels: above 1 we are faster. All run on one thread, in f32.
 
 from __future__ import annotations
 
+import gzip
 import os
 import statistics
 import subprocess
@@ -17,7 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / "target" / "peers"
-CHAIN, WIDE = 1_000_000, 100_000
+CHAIN, WIDE, EPOCHS = 1_000_000, 100_000, 10
+DIGITS = ROOT / "crates" / "bilin" / "examples" / "data" / "digits.csv.gz"
 ROUNDS = 5
 # Case: repeats a round, what the two times are, divisor for a time per node.
 CASES = {
@@ -25,6 +27,7 @@ CASES = {
     "wide": (3, ("record", "backward"), WIDE),
     "hvp16": (200, ("gradient", "hvp"), 1),
     "hvp512": (2, ("gradient", "hvp"), 1),
+    "digits": (2, ("epoch",), 1),
 }
 
 
@@ -125,8 +128,33 @@ class Torch:
         return self.hvp(512)
 
 
+    def digits(self) -> tuple[float]:
+        """The example's data, model, optimiser and steps; AdamW in its fastest form here."""
+        torch = self.torch
+        if not hasattr(self, "data"):
+            with gzip.open(DIGITS, "rt") as file:
+                rows = torch.tensor([[float(x) for x in line.split(",")] for line in file])
+            self.data = (rows[:, :64] / 16).contiguous(), rows[:, 64].long()
+        (x, y), split = self.data, len(self.data[0]) * 4 // 5
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+        optimiser = torch.optim.AdamW(model.parameters(), lr=0.004)
+        loss_of, start = torch.nn.functional.cross_entropy, time.perf_counter()
+        for _ in range(EPOCHS):
+            for rows in torch.randperm(split).split(64):
+                loss = loss_of(model(x[rows]), y[rows])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                assert loss.item() < 1e9
+            with torch.no_grad():
+                logits = model(x[split:])
+                loss_of(logits, y[split:]).item()
+                logits.argmax(-1).tolist()
+        return ((time.perf_counter() - start) / EPOCHS,)
+
+
 class Jax:
-    """Compiled, compilation not counted; it has no tape, so chain and wide don't apply."""
+    """Compiled, compilation not counted; it has no tape, so only `hvp` applies."""
 
     def __init__(self) -> None:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

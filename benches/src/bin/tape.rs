@@ -1,7 +1,12 @@
 //! Cases of the tape for `benches/peers.py`: reads "CASE REPEATS" lines, answers each with seconds a repeat, so that a driver can
 //! alternate with peers in other processes.
 
+#[path = "../../../crates/bilin/examples/digits/main.rs"]
+#[expect(dead_code, reason = "the example's program and pictures; its training is what is timed")]
+mod digits;
+
 use std::io::{self, BufRead, Write};
+use std::path::Path;
 use std::time::Instant;
 
 use bilin::autograd;
@@ -71,8 +76,22 @@ fn hvp(size: usize) -> Result<Case> {
     }))
 }
 
+/// Epochs of one run of the example.
+const EPOCHS: usize = 10;
+
+/// Seconds an epoch of the example `digits`, its data read before.
+fn learn(all: &[digits::data::Digit]) -> std::result::Result<Vec<f64>, Box<dyn std::error::Error>> {
+    let settings = digits::train::Settings { epochs: EPOCHS, ..digits::DEFAULTS };
+    let mut silent = io::sink();
+    let mut progress = digits::progress::Progress::new(&mut silent, false, EPOCHS);
+    let start = Instant::now();
+    digits::train::train(all, &settings, &Device::cpu(), &mut progress).map_err(|e| format!("{e:?}"))?;
+    Ok(vec![seconds(start) / EPOCHS as f64])
+}
+
 fn serve() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let (mut small, mut large) = (hvp(16)?, hvp(512)?);
+    let images = digits::data::load(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/bilin/examples/data/digits.csv.gz")))?;
     for line in io::stdin().lock().lines() {
         let line = line?;
         let (name, repeats) = line.split_once(' ').ok_or("want CASE REPEATS")?;
@@ -84,6 +103,7 @@ fn serve() -> std::result::Result<(), Box<dyn std::error::Error>> {
                 "wide" => wide()?,
                 "hvp16" => small()?,
                 "hvp512" => large()?,
+                "digits" => learn(&images)?,
                 other => return Err(format!("no case {other}").into()),
             };
             sums.resize(parts.len(), 0.0);

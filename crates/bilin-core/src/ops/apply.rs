@@ -68,7 +68,7 @@ fn road(call: Call<'_>, inputs: &[&Tensor]) -> Result<Tensors> {
     let modes = modes::current();
     let (Inference { outputs, lowered }, metas, is_cast) = check(call.op, inputs, modes)?;
     let lowered = lowered.as_ref();
-    let call = Call { op: lowered.map_or(call.op, |op| op.as_ref()), keep: &|| lowered.map_or_else(call.keep, |op| op.clone().into()) };
+    let call = Call { op: lowered.map_or(call.op, |op| &**op), keep: &|| lowered.map_or_else(call.keep, KeptOp::clone) };
     if !is_cast {
         return run(call, inputs, &metas, &outputs, modes);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::apply::{apply, apply_one};
+use super::apply::apply_one;
 use super::view::BROADCAST_TO;
 use crate::exec::call::{Conj, Precision};
 use crate::exec::launch::{self, View};
@@ -99,6 +99,19 @@ impl Contract {
     fn rotated(&self, spec: Spec, conj: [Conj; 2], out_dtype: DType) -> Contract {
         Contract { schema: self.schema, spec, conj, precision: self.precision, out_dtype }
     }
+
+    /// ∂lhs = contract(G, conj(rhs)) with (out, rhs → lhs) and ∂rhs = contract(conj(lhs), G) with (lhs, out → rhs); the
+    /// gradient of a conjugated operand is conjugated as a whole.
+    fn gradient(&self, saved: &Saved, i: usize, dtype: DType, g: &[Option<Tensor>]) -> Result<Option<(Contract, [Tensor; 2])>> {
+        let Some(g) = g[0].clone() else { return Ok(None) };
+        let [l, r] = self.conj;
+        let other = |own: Conj, other: Conj| if own == Conj::Yes { other } else { other.flipped() };
+        let kept = saved.input(1 - i)?.clone();
+        Ok(Some(match i {
+            0 => (self.rotated(self.spec.for_lhs_grad(), [l, other(l, r)], dtype), [g, kept]),
+            _ => (self.rotated(self.spec.for_rhs_grad(), [other(r, l), r], dtype), [kept, g]),
+        }))
+    }
 }
 
 /// The source of a recorded `broadcast_to` view, and the operand's axes without the loops that it repeats.
@@ -191,28 +204,16 @@ impl Op for Contract {
         Saves { inputs: u64::from(need[1]) | u64::from(need[0]) << 1, outputs: 0 }
     }
 
-    /// ∂lhs = contract(G, conj(rhs)) with (out, rhs → lhs) and ∂rhs = contract(conj(lhs), G) with (lhs, out → rhs); the
-    /// gradient of a conjugated operand is conjugated as a whole.
     fn vjp_call(&self, saved: &Saved, i: usize, dtype: DType, g: &[Option<Tensor>]) -> Result<Option<Rewritten>> {
-        let Some(g) = g[0].clone() else { return Ok(None) };
-        let [l, r] = self.conj;
-        let other = |own: Conj, other: Conj| if own == Conj::Yes { other } else { other.flipped() };
-        let kept = saved.input(1 - i)?.clone();
-        let (spec, conj, operands) = match i {
-            0 => (self.spec.for_lhs_grad(), [l, other(l, r)], smallvec![g, kept]),
-            _ => (self.spec.for_rhs_grad(), [other(r, l), r], smallvec![kept, g]),
-        };
-        Ok(Some((Arc::new(self.rotated(spec, conj, dtype)), operands)))
+        let Some((op, [lhs, rhs])) = self.gradient(saved, i, dtype, g)? else { return Ok(None) };
+        Ok(Some((Arc::new(op), smallvec![lhs, rhs])))
     }
 
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let mut grads = Grads::new();
         for (i, want) in need.iter().enumerate() {
-            let call = want.map(|dtype| self.vjp_call(saved, i, dtype, g)).transpose()?.flatten();
-            grads.push(match call {
-                Some((op, operands)) => apply(op, &operands.iter().collect::<SmallVec<[&Tensor; 2]>>())?.pop(),
-                None => None,
-            });
+            let call = want.map(|dtype| self.gradient(saved, i, dtype, g)).transpose()?.flatten();
+            grads.push(call.map(|(op, [lhs, rhs])| apply_one(op, &[&lhs, &rhs])).transpose()?);
         }
         Ok(grads)
     }

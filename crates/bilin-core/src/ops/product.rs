@@ -1,21 +1,21 @@
 //! `matmul`, `dot`, `inner`, `outer`, `tensordot`, `vecdot`, `matvec`, `vecmat`: each checks its operands and says which
 //! axes meet; the work is [`Contract`]'s.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
 use super::apply::apply_one;
 use super::contract::{Contract, ProductOptions, result_dtype};
 use super::registry::{Attrs, OpEntry, Sample, Values};
-use crate::exec::call::Conj;
+use crate::exec::call::{Conj, Precision};
 use crate::exec::launch::View;
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result, ShapeFault};
 use crate::shape::layout::{Dims, broadcast_shapes, normalize_axes, normalize_axis};
 use crate::shape::spec::{Axes as SpecAxes, Axis, Spec};
-use crate::tape::{Grads, Inference, Meta, Op, Saved, Tensor};
+use crate::tape::{Grads, Inference, KeptOp, Meta, Op, Saved, Tensor};
 
 const fn schema(name: &'static str, policy: AmpPolicy) -> OpSchema {
     OpSchema::schema_v1(name, policy, Arity::Exact(2))
@@ -28,6 +28,9 @@ static TENSORDOT: OpSchema = schema("tensordot", AmpPolicy::Promote);
 static VECDOT: OpSchema = schema("vecdot", AmpPolicy::Promote);
 static MATVEC: OpSchema = schema("matvec", AmpPolicy::Promote);
 static VECMAT: OpSchema = schema("vecmat", AmpPolicy::Promote);
+
+/// `matmul` of two matrices by the result's dtype, each made once: the smallest products would pay most for another.
+static MATRICES: [OnceLock<Contract>; DType::ALL.len()] = [const { OnceLock::new() }; DType::ALL.len()];
 
 /// Which axes of a tensordot are summed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -310,7 +313,12 @@ impl Op for Product {
         let (spec, conj) = self.resolve(inputs)?;
         let shape = spec.out_shape(&inputs[0].shape, &inputs[1].shape);
         let lowered = Contract { schema: self.schema, spec, conj, precision: self.options.precision, out_dtype };
-        Ok(Inference { lowered: Some(Arc::new(lowered)), ..Inference::one(&shape, out_dtype) })
+        let is_plain = matches!(self.form, Form::Matmul) && shape.len() == 2 && self.options.precision == Precision::Ieee;
+        let lowered = match MATRICES.get(out_dtype as usize).filter(|_| is_plain) {
+            Some(made) => KeptOp::Static(made.get_or_init(|| lowered)),
+            None => KeptOp::Shared(Arc::new(lowered)),
+        };
+        Ok(Inference { lowered: Some(lowered), ..Inference::one(&shape, out_dtype) })
     }
 
     fn eval(&self, _inputs: &[&View], _outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {

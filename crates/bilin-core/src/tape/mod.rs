@@ -7,8 +7,8 @@ mod tensor;
 
 pub use node::{Edge, GradSlot, Hook, Node, NodeInput, Saved, live_nodes};
 pub(crate) use node::{SavedValue, Written, last_sequence};
-pub use op::{Grads, Inference, Meta, Op, Rewritten, Saves, Tensors, Vmap};
-pub(crate) use op::{KeptOp, Metas};
+pub(crate) use op::Metas;
+pub use op::{Grads, Inference, KeptOp, Meta, Op, Rewritten, Saves, Tensors, Vmap};
 pub(crate) use ruins::clear_held;
 pub(crate) use tensor::Lanes;
 pub use tensor::{Tangents, Tensor};

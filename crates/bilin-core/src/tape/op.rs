@@ -39,7 +39,7 @@ pub struct Inference {
     /// The results.
     pub outputs: SmallVec<[Meta; 1]>,
     /// The op that does the work and is recorded, under the user's schema, where that is another.
-    pub lowered: Option<Arc<dyn Op>>,
+    pub lowered: Option<KeptOp>,
 }
 
 impl Inference {
@@ -62,7 +62,7 @@ pub struct Saves {
 
 /// An op that somebody keeps.
 #[derive(Debug, Clone)]
-pub(crate) enum KeptOp {
+pub enum KeptOp {
     /// One of a table: a record of it costs no memory of its own.
     Static(&'static dyn Op),
     /// One made for a call.
