@@ -197,7 +197,7 @@ mod tests {
         fn has_dtype(&self, dtype: DType) -> bool {
             dtype != DType::C64
         }
-        fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>> {
+        fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
             ReferenceBackend.alloc(byte_len)
         }
         fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {

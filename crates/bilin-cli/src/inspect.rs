@@ -67,7 +67,8 @@ pub(crate) fn devices(json: bool, streams: &mut Streams<'_>) -> Done {
     if json {
         let one = |d: &bilin::DeviceInfo| {
             let dtypes: Vec<&str> = d.dtypes.iter().map(|d| d.name()).collect();
-            json!({ "name": d.name, "backend": d.backend, "dtypes": dtypes, "kernels": d.kernels, "absent": d.absent })
+            let limits: serde_json::Map<String, Value> = d.limits.iter().map(|&(name, most)| (name.to_owned(), most.into())).collect();
+            json!({ "name": d.name, "backend": d.backend, "dtypes": dtypes, "kernels": d.kernels, "adapter": d.adapter, "limits": limits, "absent": d.absent })
         };
         let devices: Vec<Value> = all.iter().map(one).collect();
         return streams.line(format_args!("{}", json!({ "devices": devices })));
@@ -79,6 +80,10 @@ pub(crate) fn devices(json: bool, streams: &mut Streams<'_>) -> Done {
                 let dtypes: Vec<&str> = d.dtypes.iter().map(|d| d.name()).collect();
                 streams.line(format_args!("{:<12}backend {}, kernels {}", d.name, d.backend, d.kernels.join(" ")))?;
                 streams.line(format_args!("{:<12}dtypes {}", "", dtypes.join(" ")))?;
+                if let Some(adapter) = &d.adapter {
+                    let limits: Vec<String> = d.limits.iter().map(|(name, most)| format!("{name} {most}")).collect();
+                    streams.line(format_args!("{:<12}adapter {adapter}, at most: {}", "", limits.join(", ")))?;
+                }
             }
         }
     }

@@ -39,8 +39,8 @@ impl Backend for CpuBackend {
     fn has_dtype(&self, _dtype: DType) -> bool {
         true
     }
-    fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>> {
-        Some(Box::new(CpuBuffer::new(byte_len)?))
+    fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
+        Ok(CpuBuffer::new(byte_len).map(|buffer| Box::new(buffer) as Box<dyn Buffer>))
     }
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {
         let dst = host_bytes_mut(&"upload".into(), dst)?;

@@ -1,20 +1,25 @@
-//! Rates of the engine's products on a wgpu device: `product_rate [largest square]`. Times are of the host around a queue of
-//! equal products, the least of three rounds; the copy is an elementwise pass of the same engine.
+//! Rates of the engine's verbs on a wgpu device: `product_rate [largest square]`. Times are of the host around a queue of
+//! equal calls that takes about a twentieth of a second, the least of four rounds; the results' memory is part of it.
 
 use std::time::Instant;
 
 use bilin::prelude::*;
 
-fn seconds(device: &Device, repeats: usize, mut work: impl FnMut() -> Result<Tensor>) -> Result<f64> {
-    let mut best = f64::INFINITY;
-    for _ in 0..4 {
+fn seconds(device: &Device, mut work: impl FnMut() -> Result<Tensor>) -> Result<f64> {
+    let mut round = |repeats: usize| -> Result<f64> {
         device.sync()?;
         let start = Instant::now();
         for _ in 0..repeats {
             work()?;
         }
         device.sync()?;
-        best = best.min(start.elapsed().as_secs_f64() / repeats as f64);
+        Ok(start.elapsed().as_secs_f64() / repeats as f64)
+    };
+    round(1)?;
+    let repeats = (0.05 / round(1)?) as usize;
+    let mut best = f64::INFINITY;
+    for _ in 0..4 {
+        best = best.min(round(repeats.clamp(2, 200))?);
     }
     Ok(best)
 }
@@ -25,30 +30,40 @@ fn main() -> Result<()> {
     let adapter = bilin_gpu::adapters().into_iter().next();
     println!("{}", adapter.map(|a| format!("{} ({}, {})", a.name, a.api, a.driver)).unwrap_or_default());
     println!("wrong kernels: {:?}", bilin_gpu::check_kernels(&device)?);
-    let make =
-        |shape: &[usize], dtype: DType| Tensor::zeros(shape, DType::F32, &device)?.add(&Tensor::scalar(0.5f32, &device)?)?.astype(dtype);
+    let make = |shape: &[usize], dtype: DType| {
+        let x = Tensor::randn(shape, DType::F32, &Device::cpu(), &mut Rng::new(1))?;
+        x.astype(dtype)?.to_device(&device)
+    };
     let mut size = 512;
     while size <= largest {
-        for dtype in [DType::F32, DType::F16] {
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
             let (a, b) = (make(&[size, size], dtype)?, make(&[size, size], dtype)?);
-            let t = seconds(&device, 5, || a.matmul(&b))?;
+            let t = seconds(&device, || a.matmul(&b))?;
             println!("square {dtype} {size}: {:.3} ms, {:.2} TFLOP/s", t * 1e3, 2.0 * (size as f64).powi(3) / t * 1e-12);
         }
         size *= 2;
     }
     let count = (64 * largest / 8192).max(2);
-    let (a, b) = (make(&[count, 512, 512], DType::F32)?, make(&[count, 512, 512], DType::F32)?);
-    let t = seconds(&device, 5, || a.matmul(&b))?;
-    println!("batched {count} of 512: {:.3} ms, {:.2} TFLOP/s", t * 1e3, 2.0 * count as f64 * 512f64.powi(3) / t * 1e-12);
+    for dtype in [DType::F32, DType::F16] {
+        let (a, b) = (make(&[count, 512, 512], dtype)?, make(&[count, 512, 512], dtype)?);
+        let t = seconds(&device, || a.matmul(&b))?;
+        println!("batched {dtype} {count} of 512: {:.3} ms, {:.2} TFLOP/s", t * 1e3, 2.0 * count as f64 * 512f64.powi(3) / t * 1e-12);
+    }
     let side = largest * 2;
     let (matrix, vector, row) = (make(&[side, side], DType::F32)?, make(&[side, 1], DType::F32)?, make(&[1, side], DType::F32)?);
     let bytes = 4.0 * (side as f64).powi(2);
     let rate = |name: &str, t: f64, bytes: f64| println!("{name} {side}: {:.3} ms, {:.0} GB/s", t * 1e3, bytes / t * 1e-9);
-    rate("copy", seconds(&device, 5, || matrix.copy())?, 2.0 * bytes);
-    rate("matrix by vector", seconds(&device, 5, || matrix.matmul(&vector))?, bytes);
-    rate("vector by matrix", seconds(&device, 5, || row.matmul(&matrix))?, bytes);
-    rate("outer", seconds(&device, 5, || vector.matmul(&row))?, bytes);
-    rate("sum", seconds(&device, 5, || matrix.sum(.., false))?, bytes);
-    rate("sum of columns", seconds(&device, 5, || matrix.sum(0, false))?, bytes);
+    rate("copy", seconds(&device, || matrix.copy())?, 2.0 * bytes);
+    rate("exp", seconds(&device, || matrix.exp())?, 2.0 * bytes);
+    rate("add a row", seconds(&device, || matrix.add(&row))?, 2.0 * bytes);
+    rate("cast to half", seconds(&device, || matrix.astype(DType::F16))?, 1.5 * bytes);
+    rate("transpose", seconds(&device, || matrix.mt()?.contiguous())?, 2.0 * bytes);
+    rate("matrix by vector", seconds(&device, || matrix.matmul(&vector))?, bytes);
+    rate("vector by matrix", seconds(&device, || row.matmul(&matrix))?, bytes);
+    rate("outer", seconds(&device, || vector.matmul(&row))?, bytes);
+    rate("sum", seconds(&device, || matrix.sum(.., false))?, bytes);
+    rate("sum of rows", seconds(&device, || matrix.sum(1, false))?, bytes);
+    rate("sum of columns", seconds(&device, || matrix.sum(0, false))?, bytes);
+    rate("max of columns", seconds(&device, || matrix.max(0, false))?, bytes);
     Ok(())
 }

@@ -45,8 +45,10 @@ fn every_op_and_class_of_strides_means_what_it_means_on_the_reference() {
                 if home.iter().any(|x| !device.backend().has_dtype(x.dtype())) || !device.backend().has_dtype(want.dtype()) {
                     let on_device: Result<Tensor> =
                         home.iter().map(|x| x.to_device(&device)).collect::<Result<Vec<_>>>().and_then(|x| call(entry, &x, &text));
-                    let error = on_device.err().unwrap_or_else(|| panic!("{what}: not refused")).to_string();
-                    assert!(error.contains("isn't supported by"), "{what}: {error}");
+                    let error = on_device.err().unwrap_or_else(|| panic!("{what}: not refused"));
+                    let Error::Unsupported { op, dtype, backend, .. } = &error else { panic!("{what}: {error}") };
+                    assert!(!op.is_empty() && !device.backend().has_dtype(*dtype) && backend == "wgpu", "{what}: {error}");
+                    assert!(error.to_string().starts_with(&format!("{op}: {dtype} isn't supported by wgpu")), "{what}: {error}");
                     refused += 1;
                     continue;
                 }
@@ -161,15 +163,36 @@ fn products_of_every_kernel_stay_in_the_bound_and_repeat_their_bits() {
 }
 
 #[test]
-fn under_the_deterministic_switch_bits_do_not_depend_on_the_batch_or_the_rows() {
+fn under_the_deterministic_switch_bits_do_not_depend_on_the_batch() {
+    type Op = fn(&Tensor, &Tensor) -> bilin::Result<Tensor>;
+    // The batch is the first axis of the first operand and of the result.
+    let ops: [(&str, &[usize], &[usize], Op); 14] = [
+        ("rows by a tall matrix", &[130, 3000], &[3000, 5], |x, w| x.matmul(w)),
+        ("rows by a wide matrix", &[130, 70], &[70, 132], |x, w| x.matmul(w)),
+        ("rows by a vector", &[130, 3000], &[3000, 1], |x, w| x.matmul(w)),
+        ("products in a batch", &[65, 4, 1100], &[1100, 6], |x, w| x.matmul(w)),
+        ("a batch of grams", &[65, 3, 1100], &[1], |x, _| x.matmul(&x.mt()?)),
+        ("sum of few", &[130, 20], &[1], |x, _| x.sum(1, false)),
+        ("sum of many", &[130, 3000], &[1], |x, _| x.sum(1, false)),
+        ("sum across", &[65, 300, 3], &[1], |x, _| x.sum(1, false)),
+        ("sum of very many", &[66, 1 << 16], &[1], |x, _| x.sum(1, false)),
+        ("sum of two axes", &[130, 40, 50], &[1], |x, _| x.sum([1, 2], false)),
+        ("mean", &[130, 300], &[1], |x, _| x.mean(1, false)),
+        ("softmax", &[130, 300], &[1], |x, _| x.softmax(1)),
+        ("logsumexp", &[130, 300], &[1], |x, _| x.logsumexp(1, false)),
+        ("gelu", &[130, 33], &[1], |x, _| x.gelu()),
+    ];
     let device = gpu();
-    let (a, b) =
-        (normal(&[130, 3000], DType::F32, 3).to_device(&device).unwrap(), normal(&[3000, 5], DType::F32, 4).to_device(&device).unwrap());
     use_deterministic_algorithms(true);
-    let all = a.matmul(&b).unwrap();
-    for rows in [1, 2, 33, 64] {
-        let part = a.narrow(0, 0, rows).unwrap().matmul(&b).unwrap();
-        assert_same_bits(&part, &all.narrow(0, 0, rows).unwrap(), &format!("{rows} rows"));
+    for (name, x, w, op) in ops {
+        for dtype in [DType::F32, DType::F16] {
+            let (x, w) = (normal(x, dtype, 3).to_device(&device).unwrap(), normal(w, dtype, 4).to_device(&device).unwrap());
+            let all = op(&x, &w).unwrap();
+            for (first, rows) in [(0, 1), (0, 2), (7, 33), (1, 64)] {
+                let part = op(&x.narrow(0, first, rows).unwrap(), &w).unwrap();
+                assert_same_bits(&part, &all.narrow(0, first, rows).unwrap(), &format!("{name}, {dtype}, {rows} rows from {first}"));
+            }
+        }
     }
     use_deterministic_algorithms(false);
 }
@@ -252,6 +275,20 @@ fn a_position_outside_its_axis_is_an_error_when_values_are_read_and_the_device_g
 }
 
 #[test]
+fn tensors_are_made_with_the_bits_that_they_have_on_the_cpu() {
+    let (gpu, cpu) = (gpu(), Device::cpu());
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        let same = |what: &str, make: &dyn Fn(&Device) -> Tensor| assert_same_bits(&make(&gpu), &make(&cpu), &format!("{what} of {dtype}"));
+        same("randn", &|d| Tensor::randn([7, 5], dtype, d, &mut Rng::new(9)).unwrap());
+        same("rand", &|d| Tensor::rand([7, 5], dtype, d, &mut Rng::new(9)).unwrap());
+        same("arange", &|d| Tensor::arange(-2.0, 3.0, 0.3, dtype, d).unwrap());
+        same("linspace", &|d| Tensor::linspace(0.0, 1.0, 7, dtype, d).unwrap());
+        same("full", &|d| Tensor::full([3], 0.1, dtype, d).unwrap());
+        same("eye", &|d| Tensor::eye(3, dtype, d).unwrap());
+    }
+}
+
+#[test]
 fn negative_integers_of_every_width_keep_their_sign() {
     let device = gpu();
     for dtype in [DType::I8, DType::I16, DType::I32, DType::I64] {
@@ -262,4 +299,26 @@ fn negative_integers_of_every_width_keep_their_sign() {
         assert_eq!(read(x.sum(.., false).unwrap()), [-6], "sum of {dtype}");
         assert_eq!(read(x.min(.., false).unwrap()), [-12], "min of {dtype}");
     }
+}
+
+#[test]
+fn a_profile_of_a_device_with_timestamps_has_its_own_times_and_says_so() {
+    let device = gpu();
+    let x = normal(&[200, 200], DType::F32, 8).to_device(&device).unwrap();
+    let profile = bilin::profiler::profile(|| {
+        let y = x.matmul(&x).unwrap().exp().unwrap();
+        y.add_(&x).unwrap();
+    });
+    let has_clock = bilin::gpu::GpuDevice::open(0).unwrap().has_feature("timestamps");
+    let want = if has_clock { bilin::profiler::Clock::Device } else { bilin::profiler::Clock::Host };
+    assert_eq!(profile.events().len(), 3);
+    for e in profile.events() {
+        assert!(e.clock == want && e.duration_ns > 0 && e.duration_ns < 60_000_000_000, "{e:?}");
+    }
+    let table = profile.table();
+    assert_eq!(table.contains("times of wgpu:0 by its own clock"), has_clock, "{table}");
+    let text = if has_clock { "\"clock\":\"device\"" } else { "\"clock\":\"host\"" };
+    assert_eq!(profile.export_chrome_trace().matches(text).count(), 3);
+    // Unprofiled work is queued again.
+    assert_eq!(x.add(&x).unwrap().to_vec::<f32>().unwrap().len(), 40_000);
 }

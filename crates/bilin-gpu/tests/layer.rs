@@ -114,6 +114,30 @@ fn a_failed_compile_names_kernel_and_line_and_the_device_goes_on() {
     assert_eq!(y.read::<f32>().unwrap(), [7.]);
 }
 
+#[test]
+fn the_host_reads_and_writes_in_its_turn_while_work_is_in_flight() {
+    let device = device();
+    let kernel = double(&device);
+    const LEN: usize = 1 << 16;
+    let (x, y) = (filled(&device, &[1.0; LEN]), filled(&device, &[0.0; LEN]));
+    for round in 1..20 {
+        // Nothing is waited for: the write stands between two commits, and the read after both.
+        let mut encoder = device.command_encoder();
+        encoder.encode(&kernel, &[&x, &y], [(LEN / 64) as u32, 1, 1]).unwrap();
+        let first = encoder.commit().unwrap();
+        x.write(&[round as f32; LEN]).unwrap();
+        let mut encoder = device.command_encoder();
+        let z = filled(&device, &[0.0; LEN]);
+        encoder.encode(&kernel, &[&x, &z], [(LEN / 64) as u32, 1, 1]).unwrap();
+        let second = encoder.commit().unwrap();
+        let before = if round == 1 { 1.0 } else { round as f32 - 1.0 };
+        assert!(y.read::<f32>().unwrap().iter().all(|&y| y == 2.0 * before + 1.0), "round {round}: a write overtook a kernel");
+        assert!(z.read::<f32>().unwrap().iter().all(|&z| z == 2.0 * round as f32 + 1.0), "round {round}: a kernel overtook a write");
+        first.wait().unwrap();
+        second.wait().unwrap();
+    }
+}
+
 /// `steps` kernels, each on the result of the one before.
 fn chain(device: &GpuDevice, kernel: &Arc<Kernel>, buffers: &[GpuBuffer]) -> CommandEncoder {
     let mut encoder = device.command_encoder();

@@ -108,6 +108,14 @@ fn a_matrix_beyond_the_binding_limit_goes_in_windows() {
 }
 
 #[test]
+fn grids_beyond_the_limit_are_strided_over() {
+    let bench = Bench::new(&GpuOptions { max_groups: Some(3), ..Default::default() });
+    for (n, m) in [(515, 1028), (70, 3001), (1, 70_000), (3000, 1)] {
+        check(&bench, n, m);
+    }
+}
+
+#[test]
 fn the_gradient_by_lhs_is_the_difference_of_the_sum() {
     let bench = Bench::new(&GpuOptions::default());
     let (n, m) = (9, 6);

@@ -15,6 +15,10 @@ pub struct DeviceInfo {
     pub dtypes: Vec<DType>,
     /// Names of its contraction kernels, best first.
     pub kernels: Vec<&'static str>,
+    /// What it runs on, as its driver says; `None` where there is no driver.
+    pub adapter: Option<String>,
+    /// What bounds a call there, by name: bytes, or workgroups.
+    pub limits: Vec<(&'static str, u64)>,
     /// Why it can't be used; `None` where it can.
     pub absent: Option<String>,
 }
@@ -78,6 +82,8 @@ impl Devices for Device {
             backend: device.backend().name(),
             dtypes: DType::ALL.into_iter().filter(|d| device.backend().has_dtype(*d)).collect(),
             kernels: device.backend().kernels(),
+            adapter: None,
+            limits: Vec::new(),
             absent: None,
         };
         let absent = |backend: &'static str| DeviceInfo {
@@ -85,6 +91,8 @@ impl Devices for Device {
             backend,
             dtypes: Vec::new(),
             kernels: Vec::new(),
+            adapter: None,
+            limits: Vec::new(),
             absent: Some("this build has no such backend".to_owned()),
         };
         let mut all = Vec::from([
@@ -98,9 +106,18 @@ impl Devices for Device {
             if adapters.is_empty() {
                 all.push(DeviceInfo { absent: Some("no adapter: install a Vulkan driver".to_owned()), ..absent("wgpu") });
             }
-            for index in 0..adapters.len() {
+            for (index, a) in adapters.iter().enumerate() {
                 all.push(match Device::wgpu(index) {
-                    Ok(device) => info(device),
+                    Ok(device) => DeviceInfo {
+                        adapter: Some(format!("{} ({}, {})", a.name, a.api, a.driver)),
+                        limits: Vec::from([
+                            ("buffer bytes", a.max_buffer_bytes),
+                            ("binding bytes", a.max_binding_bytes),
+                            ("workgroup bytes", a.max_workgroup_bytes.into()),
+                            ("workgroups an axis", a.max_groups.into()),
+                        ]),
+                        ..info(device)
+                    },
                     Err(e) => DeviceInfo { name: format!("wgpu:{index}"), absent: Some(e.to_string()), ..absent("wgpu") },
                 });
             }

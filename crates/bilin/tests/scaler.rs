@@ -274,7 +274,7 @@ impl Backend for Counting {
     fn has_dtype(&self, dtype: DType) -> bool {
         Some(dtype) != self.1 && self.0.has_dtype(dtype)
     }
-    fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>> {
+    fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
         self.0.alloc(byte_len)
     }
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {

@@ -102,7 +102,7 @@ impl Tensor {
         let mut data: Vec<f64> = Vec::new();
         data.try_reserve_exact(count).map_err(|_| Error::TooLarge { op: op.into(), shape: vec![count], dtype })?;
         data.extend((0..count).map(f));
-        astype(&Tensor::from_vec(data, [count], device)?, dtype)
+        rounded(&data, &[count], DType::F64, dtype, device)
     }
 
     fn random(
@@ -125,7 +125,7 @@ impl Tensor {
         }
         data.truncate(numel * parts);
         let wide = if parts == 2 { DType::C128 } else { DType::F64 };
-        astype(&Tensor::from_bytes(bytemuck::cast_slice(&data), shape, wide, device)?, dtype)
+        rounded(&data, shape, wide, dtype, device)
     }
 
     /// Uniform numbers in [0, 1); of complex dtypes both parts. Drawn in f64 and rounded, so a narrow dtype may show 1.
@@ -137,4 +137,11 @@ impl Tensor {
     pub fn randn(shape: impl AsRef<[usize]>, dtype: DType, device: &Device, rng: &mut Rng) -> Result<Tensor> {
         Tensor::random("randn", shape.as_ref(), dtype, device, rng, Rng::normals)
     }
+}
+
+/// Values of dtype `wide` in `dtype`: rounded on the device, or on the host where the device can't hold `wide`.
+fn rounded(data: &[f64], shape: &[usize], wide: DType, dtype: DType, device: &Device) -> Result<Tensor> {
+    let on_host = Device::reference();
+    let at = if device.backend().has_dtype(wide) { device } else { &on_host };
+    astype(&Tensor::from_bytes(bytemuck::cast_slice(data), shape, wide, at)?, dtype)?.to_device(device)
 }

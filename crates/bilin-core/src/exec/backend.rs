@@ -1,6 +1,7 @@
 //! The trait that every device's backend implements.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use super::buffer::Buffer;
 use super::call::{ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
@@ -14,14 +15,24 @@ pub trait Backend: Debug + Send + Sync {
     fn name(&self) -> &'static str;
     /// Whether tensors of this dtype can live here.
     fn has_dtype(&self, dtype: DType) -> bool;
-    /// Memory for `byte_len` bytes with any contents; `None` where there is no room.
-    fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>>;
+    /// Memory for `byte_len` bytes with any contents; `None` where there is no room. Errors: what no freed memory would help,
+    /// as [`DeviceLost`](crate::Error::DeviceLost), or more than the device holds in one piece.
+    fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>>;
     /// Copies bytes of the host to the start of a buffer.
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()>;
     /// Copies the first `dst.len()` bytes of a buffer to the host.
     fn download(&self, src: &dyn Buffer, dst: &mut [u8]) -> Result<()>;
     /// Waits for queued work; the first error of it comes back.
     fn sync(&self) -> Result<()>;
+    /// Starts the device's own clock, for a profile; what is queued is handed over before.
+    fn start_clock(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Waits for the work that was asked for since [`start_clock`](Self::start_clock), and says how long the device worked on
+    /// it: `None` where only the host has a clock.
+    fn stop_clock(&self) -> Result<Option<Duration>> {
+        self.sync().map(|()| None)
+    }
     /// Products.
     fn contract(&self, call: ContractCall<'_>) -> Result<()>;
     /// Whether [`contract`](Backend::contract) runs calls of [`Accum::Add`](super::call::Accum); it is given none where not.

@@ -91,11 +91,14 @@ impl Backend for ReferenceBackend {
     fn has_dtype(&self, _dtype: DType) -> bool {
         true
     }
-    fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>> {
-        let mut buffer = HostBuffer::zeroed(byte_len)?;
-        // Old contents must never show: every byte of fresh memory is part of a NaN.
-        buffer.host_mut()?.fill(0xFF);
-        Some(Box::new(buffer))
+    fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
+        Ok(HostBuffer::zeroed(byte_len).map(|mut buffer| {
+            // Old contents must never show: every byte of fresh memory is part of a NaN.
+            if let Some(bytes) = buffer.host_mut() {
+                bytes.fill(0xFF);
+            }
+            Box::new(buffer) as Box<dyn Buffer>
+        }))
     }
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {
         let dst = host_bytes_mut(&"upload".into(), dst)?;

@@ -17,14 +17,16 @@ pub struct Storage {
 }
 
 impl Storage {
-    /// Memory with any contents, or [`OutOfMemory`](crate::Error::OutOfMemory).
+    /// Memory with any contents. Errors: [`OutOfMemory`](crate::Error::OutOfMemory), and what the backend's
+    /// [`alloc`](super::backend::Backend::alloc) says.
     pub fn alloc(device: &Device, byte_len: usize) -> Result<Storage> {
         device.count_alloc(byte_len as u64)?;
-        match device.backend().alloc(byte_len) {
-            Some(buffer) => Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) }),
-            None => {
+        let made = device.backend().alloc(byte_len).and_then(|room| room.ok_or_else(|| device.out_of_memory(byte_len as u64)));
+        match made {
+            Ok(buffer) => Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) }),
+            Err(e) => {
                 device.count_free(byte_len as u64);
-                Err(device.out_of_memory(byte_len as u64))
+                Err(e)
             }
         }
     }

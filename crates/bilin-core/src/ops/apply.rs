@@ -196,13 +196,15 @@ type Views = SmallVec<[View; 1]>;
 /// Runs an op under a profile, and gives the place of its event. A view launches nothing and has none.
 #[cold]
 fn watched(op: &dyn Op, sources: &[&View], outputs: &[Meta], run: impl FnOnce() -> Result<Views>) -> Result<(Views, Option<usize>)> {
-    let watch = Watch::start(sources.first().map(|v| v.storage.device()));
-    let views = run()?;
+    let device = sources.first().map(|v| v.storage.device());
+    let watch = Watch::start(device)?;
+    let views = run();
+    // Stopped whatever came of the work.
+    let lap = watch.stop(device);
+    let views = views?;
     let launched = views.first().filter(|v| !sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
     let Some(first) = launched else { return Ok((views, None)) };
-    // Work that is only queued has no duration yet.
-    first.storage.device().sync()?;
-    let at = watch.stop().record(Run {
+    let at = lap?.record(Run {
         op: op.schema().name,
         device: first.storage.device(),
         operands: sources.iter().map(|v| (v.layout.shape(), v.dtype)),

@@ -45,10 +45,11 @@ impl Tensor {
         };
         let target = self.single(op)?;
         if modes::is_profiling() {
-            let watch = Watch::start(Some(self.device()));
-            map_into(&name, &expr, sources, target)?;
-            self.device().sync()?;
-            watch.stop().record(Run {
+            let watch = Watch::start(Some(self.device()))?;
+            let done = map_into(&name, &expr, sources, target);
+            let lap = watch.stop(Some(self.device()));
+            done?;
+            lap?.record(Run {
                 op,
                 device: self.device(),
                 operands: std::iter::once(self).chain(source).map(|t| (t.shape(), t.dtype())),

@@ -6,7 +6,7 @@ use bilin_core::exec::call::ContractCall;
 use bilin_core::shape::plan::Loop;
 use bilin_core::{DType, Error, OpName, Result, are_deterministic_algorithms_enabled};
 
-use super::gemm::{self, Form, Sizes, TILES};
+use super::gemm::{self, Form, Sizes, Tile};
 use super::queue::{Queue, grid};
 use super::storage::WgpuStorage;
 use super::wgsl::{self, Wide, Words};
@@ -15,6 +15,16 @@ use crate::layer::buffer::GpuBuffer;
 
 /// The kernels, best first; the last accepts every call.
 pub(super) const KERNELS: [&str; 6] = ["outer", "rows", "columns", "tile-128", "tile-64", "tile-32"];
+
+/// The tile of a kernel that has one.
+fn tile(kernel: &str) -> Option<Tile> {
+    match kernel {
+        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2, 4], depth: 8, is_double: true, unroll: 8 }),
+        "tile-64" => Some(Tile { sides: [64; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
+        "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
+        _ => None,
+    }
+}
 
 /// Least terms of a part of k.
 const PART: usize = 1024;
@@ -48,6 +58,14 @@ fn inner_stride(loops: &[Loop<3>], operand: usize) -> usize {
 }
 
 impl Roles<'_> {
+    /// Whether an operand's elements along `inner` stand in memory four by four, each four at a multiple of four.
+    fn is_fourfold(&self, operand: usize, inner: &[Loop<3>]) -> bool {
+        let Some(last) = inner.last() else { return false };
+        let mut others = [&self.batch, &self.m, &self.n, &self.k].into_iter().flatten().filter(|l| !std::ptr::eq(*l, last));
+        let stands = last.strides[operand] == 1 && last.len.is_multiple_of(4) && self.offsets[operand].is_multiple_of(4);
+        stands && others.all(|l| l.strides[operand] % 4 == 0)
+    }
+
     /// A product with a vector whose matrix has neighbours in m side by side.
     fn is_by_columns(&self) -> bool {
         self.sizes[2] == 1 && self.sizes[3] >= 128 && inner_stride(&self.m, 0) < inner_stride(&self.k, 0)
@@ -90,7 +108,9 @@ pub(super) fn run(queue: &Queue, call: ContractCall<'_>) -> Result<()> {
         roles.exchange();
     }
     let need = plan.need()[2];
-    let parts = parts(&roles, wide, call.accumulator);
+    // Partial sums are bound at once.
+    let room = queue.device.0.limits.max_storage_buffer_binding_size as usize / (4 * need.max(1));
+    let parts = parts(&roles, wide, call.accumulator).min(room.max(1));
     let is_wide = call.out.dtype == wide.dtype();
     let product = |queue: &Queue, target: &GpuBuffer, parts: usize, step: usize| {
         let job = Job { roles: &roles, wide, is_bool: call.accumulator == DType::Bool, parts, step };
@@ -126,7 +146,7 @@ fn parts(roles: &Roles<'_>, wide: Wide, accumulator: DType) -> usize {
     if wide != Wide::F32 || accumulator == DType::Bool || are_deterministic_algorithms_enabled() {
         return 1;
     }
-    let tiles = if roles.is_by_columns() { m.div_ceil(256) } else { m.div_ceil(64).saturating_mul(n.div_ceil(64)) };
+    let tiles = if roles.is_by_columns() { m.div_ceil(512) } else { m.div_ceil(64).saturating_mul(n.div_ceil(64)) };
     (k / PART).min(256 / tiles.clamp(1, 256)).clamp(1, MOST_PARTS)
 }
 
@@ -159,44 +179,59 @@ impl Job<'_> {
             return Err(Error::KernelNotFound { kernel: "contract".to_owned(), backend: "wgpu".to_owned() });
         };
         let Roles { batch, m, n, k, offsets, sizes, lhs, rhs } = self.roles;
+        let along_k = [inner_stride(k, 0) <= inner_stride(m, 0), inner_stride(k, 1) <= inner_stride(n, 1)];
+        let is_float = self.wide == Wide::F32;
+        let part_len = sizes[3].div_ceil(self.parts).next_multiple_of(4);
+        let tile = tile(kernel);
+        // What is read and written four at a time: both operands and the result of tiles, the matrix of columns, and the
+        // row and the result of outer products.
+        let is_fourfold = [
+            (tile.is_some() || kernel == "columns") && is_float && self.roles.is_fourfold(0, if along_k[0] { k } else { m }),
+            (tile.is_some() || kernel == "outer") && is_float && self.roles.is_fourfold(1, if along_k[1] { k } else { n }),
+            (tile.is_some() || kernel == "outer") && is_float && self.step.is_multiple_of(4) && self.roles.is_fourfold(2, n),
+        ];
+        let is_fourfold =
+            if kernel == "outer" { [false, is_fourfold[1] && is_fourfold[2], is_fourfold[1] && is_fourfold[2]] } else { is_fourfold };
         let mut words = Words::default();
         let mut size = |x: usize| words.add(x as u32);
-        let part_len = sizes[3].div_ceil(self.parts).max(1);
         let names = (size(sizes[0]), size(sizes[1]), size(sizes[2]), size(sizes[3]));
         let (parts, len, step) = (size(self.parts), size(part_len), size(self.step));
-        let side = |tile: gemm::Tile| sizes[1].div_ceil(tile.side) * sizes[2].div_ceil(tile.side) * sizes[0] * self.parts;
-        let tile = TILES.into_iter().find(|t| kernel == format!("tile-{}", t.side));
         let work = match (kernel, tile) {
-            (_, Some(tile)) => side(tile),
+            (_, Some(tile)) => sizes[1].div_ceil(tile.sides[0]) * sizes[2].div_ceil(tile.sides[1]) * sizes[0] * self.parts,
             ("rows", _) => sizes[0] * sizes[1] * self.parts,
-            ("columns", _) => sizes[0] * sizes[1].div_ceil(64) * self.parts,
-            _ => sizes[0] * sizes[1].div_ceil(8) * sizes[2].div_ceil(256),
+            ("columns", _) => sizes[0] * sizes[1].div_ceil(if is_fourfold[0] { 128 } else { 32 }) * self.parts,
+            _ => sizes[0] * sizes[1].div_ceil(8) * sizes[2].div_ceil(if is_fourfold[1] { 1024 } else { 256 }),
         };
         let tiles = size(work);
         let first = offsets.map(&mut size);
         let mut text = String::from(Words::DECLARED);
         let t = self.wide.text();
-        let _ = writeln!(text, "@group(0) @binding(0) var<storage, read> lhs: array<{}>;", wgsl::element(lhs.1));
-        let _ = writeln!(text, "@group(0) @binding(1) var<storage, read> rhs: array<{}>;", wgsl::element(rhs.1));
-        let _ = writeln!(text, "@group(0) @binding(2) var<storage, read_write> out: array<{t}>;");
-        text.push_str(&wgsl::load("load_lhs", "lhs", lhs.1, self.wide, false));
-        text.push_str(&wgsl::load("load_rhs", "rhs", rhs.1, self.wide, false));
+        for (i, (name, operand)) in [("lhs", lhs), ("rhs", rhs)].into_iter().enumerate() {
+            let element = if is_fourfold[i] { wgsl::fourfold(operand.1) } else { wgsl::element(operand.1) };
+            let _ = writeln!(text, "@group(0) @binding({i}) var<storage, read> {name}: array<{element}>;");
+            text.push_str(&match is_fourfold[i] {
+                true => wgsl::load_fourfold(&format!("load4_{name}"), name, operand.1),
+                false => wgsl::load(&format!("load_{name}"), name, operand.1, self.wide, false),
+            });
+        }
+        let element = if is_fourfold[2] { format!("vec4<{t}>") } else { t.to_owned() };
+        let _ = writeln!(text, "@group(0) @binding(2) var<storage, read_write> out: array<{element}>;");
         text.push_str(&words.positions("m_at", m, &[0, 2]));
         text.push_str(&words.positions("n_at", n, &[1, 2]));
         text.push_str(&words.positions("k_at", k, &[0, 1]));
         text.push_str(&words.positions("walk", batch, &[0, 1, 2]));
         let _ = writeln!(text, "fn batch_at(b: u32) -> vec3<u32> {{ return vec3<u32>({}) + walk(b); }}", first.join(", "));
         words.check(op)?;
-        let along_k = [inner_stride(k, 0) <= inner_stride(m, 0), inner_stride(k, 1) <= inner_stride(n, 1)];
         let sizes = Sizes { m: names.1, n: names.2, k: names.3, parts, part_len: len, part_step: step, tiles };
         match tile {
-            Some(tile) => text.push_str(&gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k }, &sizes)),
+            Some(tile) => text.push_str(&gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k, is_fourfold }, &sizes)),
             None if kernel == "rows" => text.push_str(&rows(&sizes)),
-            None if kernel == "columns" => text.push_str(&columns(&sizes)),
-            None => text.push_str(&outer(&sizes)),
+            None if kernel == "columns" => text.push_str(&columns(&sizes, is_fourfold[0])),
+            None => text.push_str(&outer(&sizes, is_fourfold[1])),
         }
+        let flags = |all: &[bool]| all.iter().map(|&f| if f { '1' } else { '0' }).collect::<String>();
         let name = format!(
-            "contract-{kernel}-{t}{}-{}-{}-{}{}{}{}-{}{}",
+            "contract-{kernel}-{t}{}-{}-{}-{}{}{}{}-{}-{}",
             if self.is_bool { "-bool" } else { "" },
             lhs.1,
             rhs.1,
@@ -204,8 +239,8 @@ impl Job<'_> {
             m.len(),
             n.len(),
             k.len(),
-            u8::from(along_k[0]),
-            u8::from(along_k[1]),
+            flags(&along_k),
+            flags(&is_fourfold)
         );
         queue.record(
             op,
@@ -257,70 +292,94 @@ fn rows(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
     )
 }
 
-/// A product with a vector whose matrix has its columns along k: a workgroup adds 64 columns, lane row r the terms r, r + 4,
-/// …, which are then added in the order of r. The order depends on k and its parts alone.
-fn columns(s: &Sizes) -> String {
+/// A product with a vector whose matrix has its columns along k: a workgroup adds 32 columns, or 32 fours of them, lane row r
+/// the terms r, r + 8, …, which are then added in the order of r. The order depends on k and its parts alone.
+fn columns(s: &Sizes, is_fourfold: bool) -> String {
+    let (width, kind, load) = if is_fourfold { (4, "vec4<f32>", "load4_lhs") } else { (1, "f32", "load_lhs") };
+    let mut far = String::new();
+    let mut add = String::new();
+    for i in 0..4 {
+        let _ = writeln!(
+            far,
+            "                let far{i} = k_at(j + {}u);\n                let x{i} = {load}(base.x + at.x + far{i}.x);",
+            8 * i
+        );
+        let _ = writeln!(add, "                sum = fma(x{i}, {kind}(load_rhs(base.y + far{i}.y)), sum);");
+    }
+    let put: String = match is_fourfold {
+        true => (0..4).map(|c| format!("            out[base.z + m_at(m + {c}u).y + part * {}] = total[{c}];\n", s.part_step)).collect(),
+        false => format!("            out[base.z + at.y + part * {}] = total;\n", s.part_step),
+    };
     format!(
-        "var<workgroup> sums: array<f32, 256>;
-@compute @workgroup_size(64, 4)
+        "var<workgroup> sums: array<{kind}, 256>;
+@compute @workgroup_size(32, 8)
 fn columns(@builtin(local_invocation_id) lane: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
-    let across = ({m} + 63u) / 64u;
+    let across = ({m} + {past}u) / {wide}u;
     for (var which = group.y * groups.x + group.x; which < {tiles}; which += groups.x * groups.y) {{
-        let m = (which % across) * 64u + lane.x;
+        let m = (which % across) * {wide}u + lane.x * {width}u;
         let part = (which / across) % {parts};
         let base = batch_at(which / across / {parts});
         let at = m_at(m);
-        var sum = {start};
+        var sum = {kind}({start});
         if m < {m} {{
             let end = min((part + 1u) * {len}, {k});
-            for (var j = part * {len} + lane.y; j < end; j += 4u) {{
+            var j = part * {len} + lane.y;
+            // Four loads are under way at a time.
+            for (; j + 24u < end; j += 32u) {{
+{far}{add}            }}
+            for (; j < end; j += 8u) {{
                 let far = k_at(j);
-                sum = fma(load_lhs(base.x + at.x + far.x), load_rhs(base.y + far.y), sum);
+                sum = fma({load}(base.x + at.x + far.x), {kind}(load_rhs(base.y + far.y)), sum);
             }}
         }}
-        sums[lane.y * 64u + lane.x] = sum;
+        sums[lane.y * 32u + lane.x] = sum;
         workgroupBarrier();
         if lane.y == 0u && m < {m} {{
-            let total = ((sums[lane.x] + sums[64u + lane.x]) + sums[128u + lane.x]) + sums[192u + lane.x];
-            out[base.z + at.y + part * {step}] = total;
-        }}
+            var total = sums[lane.x];
+            for (var r = 1u; r < 8u; r++) {{ total += sums[r * 32u + lane.x]; }}
+{put}        }}
         workgroupBarrier();
     }}
 }}
 ",
+        past = 32 * width - 1,
+        wide = 32 * width,
         tiles = s.tiles,
         m = s.m,
         start = Wide::F32.neutral(),
         k = s.k,
         parts = s.parts,
         len = s.part_len,
-        step = s.part_step,
     )
 }
 
-/// A product over one term: each workgroup writes 8 rows of 256 columns.
-fn outer(s: &Sizes) -> String {
+/// A product over one term: each workgroup writes 8 rows of 256 columns, or of 256 fours of them.
+fn outer(s: &Sizes, is_fourfold: bool) -> String {
+    let (width, kind, load) = if is_fourfold { (4, "vec4<f32>", "load4_rhs") } else { (1, "f32", "load_rhs") };
+    let place = if is_fourfold { "(base.z + row.y + to.y) / 4u" } else { "base.z + row.y + to.y" };
     format!(
         "@compute @workgroup_size(256)
 fn outer(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{
-    let across = ({n} + 255u) / 256u;
+    let across = ({n} + {past}u) / {wide}u;
     let down = ({m} + 7u) / 8u;
     for (var which = group.y * groups.x + group.x; which < {tiles}; which += groups.x * groups.y) {{
-        let column = (which % across) * 256u + lane;
+        let column = (which % across) * {wide}u + lane * {width}u;
         let first = ((which / across) % down) * 8u;
         let base = batch_at(which / across / down);
         if column < {n} {{
             let to = n_at(column);
-            let b = load_rhs(base.y + to.x);
+            let b = {load}(base.y + to.x);
             let end = min(first + 8u, {m});
             for (var i = first; i < end; i++) {{
                 let row = m_at(i);
-                out[base.z + row.y + to.y] = load_lhs(base.x + row.x) * b;
+                out[{place}] = {kind}(load_lhs(base.x + row.x)) * b;
             }}
         }}
     }}
 }}
 ",
+        past = 256 * width - 1,
+        wide = 256 * width,
         n = s.n,
         m = s.m,
         tiles = s.tiles,

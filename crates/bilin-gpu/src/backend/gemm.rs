@@ -7,30 +7,27 @@ use std::fmt::Write as _;
 
 use super::wgsl::Wide;
 
-/// Steps of k that stand in shared memory at a time.
-const DEPTH: usize = 16;
 /// Words between rows of a shared tile beyond its width, so that stores fall on different banks.
 const PAD: usize = 4;
 
-/// Shape of a tile: it is square, and each invocation has `groups` × `groups` blocks of 4 × 4.
+/// Shape of a tile. Each invocation has `blocks[0]` × `blocks[1]` blocks of 4 × 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tile {
-    pub side: usize,
-    groups: usize,
+    /// Rows and columns.
+    pub sides: [usize; 2],
+    pub blocks: [usize; 2],
+    /// Steps of k that stand in shared memory at a time.
+    pub depth: usize,
+    /// Whether there are two tiles in shared memory: one is filled while the other is read.
+    pub is_double: bool,
+    /// Steps of k whose text stands side by side.
+    pub unroll: usize,
 }
 
-/// The shapes, largest first.
-pub(super) const TILES: [Tile; 3] = [Tile { side: 128, groups: 2 }, Tile { side: 64, groups: 1 }, Tile { side: 32, groups: 1 }];
-
 impl Tile {
-    fn threads_wide(self) -> usize {
-        self.side / (4 * self.groups)
-    }
-    fn threads(self) -> usize {
-        self.threads_wide() * self.threads_wide()
-    }
-    fn loads(self) -> usize {
-        self.side * DEPTH / self.threads()
+    /// Invocations down and across.
+    fn threads(self) -> [usize; 2] {
+        [self.sides[0] / (4 * self.blocks[0]), self.sides[1] / (4 * self.blocks[1])]
     }
 }
 
@@ -43,6 +40,8 @@ pub(super) struct Form {
     pub is_bool: bool,
     /// Whether neighbours in memory are neighbours in k, for lhs and rhs: invocations then load along k.
     pub along_k: [bool; 2],
+    /// Whether lhs, rhs and the result can be read and written four neighbours at a time.
+    pub is_fourfold: [bool; 3],
 }
 
 /// Texts that read the sizes of a call.
@@ -59,119 +58,223 @@ pub(super) struct Sizes {
     pub tiles: String,
 }
 
-/// The kernel's main function. It calls `load_lhs`, `load_rhs` (of a position), `m_at` → (lhs, out), `n_at` → (rhs, out),
-/// `k_at` → (lhs, rhs) and `batch_at` → (lhs, rhs, out), the last with first elements added, and stores to `out`.
+/// One operand of the tile.
+struct Side {
+    name: &'static str,
+    load: &'static str,
+    /// Which component of `k_at`, and which of `batch_at`.
+    part: &'static str,
+    place: &'static str,
+    origin: &'static str,
+    size: String,
+    len: usize,
+    row: usize,
+    loads: usize,
+    along_k: bool,
+    is_fourfold: bool,
+    /// Whether all loads of an invocation are of one step of k.
+    has_one_step: bool,
+    /// What stands past the end.
+    zero: String,
+}
+
+/// The kernel's main function. It calls `load_lhs`, `load_rhs` (of a position; `load4_…` where four are read at a time),
+/// `m_at` → (lhs, out), `n_at` → (rhs, out), `k_at` → (lhs, rhs) and `batch_at` → (lhs, rhs, out), the last with first
+/// elements added, and stores to `out`.
 ///
-/// Bounds: loads and stores happen only for m, n and k below their sizes, whose positions the plan has checked.
+/// Bounds: loads and stores happen only for m, n and k below their sizes, whose positions the plan has checked; four at a
+/// time only where the sizes are multiples of four.
 pub(super) fn text(form: Form, sizes: &Sizes) -> String {
-    let Form { tile, wide, is_bool, along_k } = form;
-    let (side, threads, across, t) = (tile.side, tile.threads(), tile.threads_wide(), wide.text());
-    let row = (side + PAD) / 4;
+    let Form { tile, wide, is_bool, along_k, is_fourfold } = form;
+    let [tall, across] = tile.threads();
+    let (threads, t, depth) = (tall * across, wide.text(), tile.depth);
+    let Sizes { m, n, k, parts, part_len, part_step, tiles } = sizes;
+    let side = |x: usize| Side {
+        name: ["a", "b"][x],
+        load: ["lhs", "rhs"][x],
+        part: ["x", "y"][x],
+        place: ["m_at", "n_at"][x],
+        origin: ["m0", "n0"][x],
+        size: [m, n][x].clone(),
+        len: tile.sides[x],
+        row: (tile.sides[x] + PAD) / 4,
+        loads: tile.sides[x] * depth / (threads * if is_fourfold[x] { 4 } else { 1 }),
+        along_k: along_k[x],
+        is_fourfold: is_fourfold[x],
+        zero: if x == 0 { wide.neutral().to_owned() } else { format!("{t}()") },
+        has_one_step: along_k[x] && threads.is_multiple_of(depth / if is_fourfold[x] { 4 } else { 1 }),
+    };
+    let operands = [side(0), side(1)];
+    let copies = if tile.is_double { 2 } else { 1 };
     let mut s = String::new();
     let w = &mut s;
-    let _ = writeln!(w, "var<workgroup> tile_a: array<vec4<{t}>, {}>;", DEPTH * row);
-    let _ = writeln!(w, "var<workgroup> tile_b: array<vec4<{t}>, {}>;", DEPTH * row);
+    for x in &operands {
+        let _ = writeln!(w, "var<workgroup> tile_{}: array<vec4<{t}>, {}>;", x.name, copies * depth * x.row);
+    }
     let _ = writeln!(
         w,
         "@compute @workgroup_size({threads})\nfn product(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {{"
     );
-    let Sizes { m, n, k, parts, part_len, part_step, tiles } = sizes;
-    let _ = writeln!(w, "  let tiles_n = ({n} + {}u) / {side}u;\n  let tiles_m = ({m} + {}u) / {side}u;", side - 1, side - 1);
+    for (x, name) in operands.iter().zip(["tiles_m", "tiles_n"]) {
+        let _ = writeln!(w, "  let {name} = ({} + {}u) / {}u;", x.size, x.len - 1, x.len);
+    }
     let _ = writeln!(w, "  for (var which = group.y * groups.x + group.x; which < {tiles}; which += groups.x * groups.y) {{");
-    let _ = writeln!(w, "  var rest = which;\n  let n0 = (rest % tiles_n) * {side}u; rest /= tiles_n;");
-    let _ = writeln!(w, "  let m0 = (rest % tiles_m) * {side}u; rest /= tiles_m;");
+    let _ = writeln!(w, "  var rest = which;\n  let n0 = (rest % tiles_n) * {}u; rest /= tiles_n;", tile.sides[1]);
+    let _ = writeln!(w, "  let m0 = (rest % tiles_m) * {}u; rest /= tiles_m;", tile.sides[0]);
     let _ = writeln!(w, "  let part = rest % {parts};\n  let base = batch_at(rest / {parts});");
     let _ = writeln!(w, "  let first = part * {part_len};\n  let end = min(first + {part_len}, {k});");
-    // Where each load of an invocation stands in a tile.
-    for (x, name, size, origin) in [(0, "a", m, "m0"), (1, "b", n, "n0")] {
-        for j in 0..tile.loads() {
-            let (kk, free) = match along_k[x] {
-                true => (format!("lane % {DEPTH}u"), format!("lane / {DEPTH}u + {}u", j * threads / DEPTH)),
-                false => (format!("lane / {side}u + {}u", j * threads / side), format!("lane % {side}u")),
-            };
-            let role = if x == 0 { "m_at" } else { "n_at" };
-            let axis = if x == 0 { "base.x" } else { "base.y" };
-            let _ = writeln!(w, "  let k_{name}{j} = {kk};\n  let f_{name}{j} = {free};");
-            if along_k[x] || j == 0 {
-                let _ = writeln!(w, "  let has_{name}{j} = {origin} + f_{name}{j} < {size};");
-                let _ = writeln!(w, "  let at_{name}{j} = {axis} + {role}({origin} + f_{name}{j}).x;");
-            } else {
-                let _ = writeln!(w, "  let has_{name}{j} = has_{name}0;\n  let at_{name}{j} = at_{name}0;");
-            }
-            let _ = writeln!(w, "  var next_{name}{j} = {t}();");
+    operands.iter().for_each(|x| places(w, x, threads, depth, t));
+    // Thirty-two neighbours read four rows and eight columns of blocks, which are few words of shared memory.
+    match across.is_multiple_of(8) && tall.is_multiple_of(4) {
+        true => {
+            let wide = across / 8;
+            let _ = writeln!(w, "  let row = lane / {}u * 4u + lane % 32u / 8u;", 32 * wide);
+            let _ = writeln!(w, "  let column = lane / 32u % {wide}u * 8u + lane % 8u;");
+        }
+        false => {
+            let _ = writeln!(w, "  let row = lane / {across}u;\n  let column = lane % {across}u;");
         }
     }
-    let _ = writeln!(w, "  let row = lane / {across}u;\n  let column = lane % {across}u;");
-    let (rows, vectors) = (4 * tile.groups, tile.groups);
+    let (rows, vectors) = (4 * tile.blocks[0], tile.blocks[1]);
     let _ = writeln!(w, "  let start = {};", wide.start(k));
     for r in 0..rows {
         for v in 0..vectors {
             let _ = writeln!(w, "  var sum_{r}_{v} = vec4<{t}>(start);");
         }
     }
-    let zero = &format!("{t}()");
-    let fetch = |w: &mut String, from: &str| {
-        for (x, name, load, part) in [(0, "a", "load_lhs", "x"), (1, "b", "load_rhs", "y")] {
-            for j in 0..tile.loads() {
-                let same = along_k[x] && j > 0;
-                let kk = if same { 0 } else { j };
-                if !same {
-                    let _ =
-                        writeln!(w, "    let step_{name}{j} = {from} + k_{name}{j};\n    let far_{name}{j} = k_at(step_{name}{j}).{part};");
-                }
-                let _ = writeln!(w, "    next_{name}{j} = {};", if x == 0 { wide.neutral() } else { zero });
-                let _ = writeln!(
-                    w,
-                    "    if has_{name}{j} && step_{name}{kk} < end {{ next_{name}{j} = {load}(at_{name}{j} + far_{name}{kk}); }}"
-                );
-            }
-        }
-    };
+    let fetch = |w: &mut String, from: &str| operands.iter().for_each(|x| fetch(w, x, from, t));
+    let store = |w: &mut String, copy: &str| operands.iter().for_each(|x| store(w, x, copy, depth));
     w.push_str("  {\n");
     fetch(w, "first");
     w.push_str("  }\n");
-    let _ = writeln!(w, "  for (var k0 = first; k0 < end; k0 += {DEPTH}u) {{");
-    for name in ["a", "b"] {
-        for j in 0..tile.loads() {
-            let _ = writeln!(w, "    tile_{name}[k_{name}{j} * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j};");
-        }
+    if tile.is_double {
+        store(w, "0u");
+        w.push_str("  workgroupBarrier();\n  var copy = 0u;\n");
     }
-    let _ = writeln!(w, "    workgroupBarrier();\n    if k0 + {DEPTH}u < end {{\n    let ahead = k0 + {DEPTH}u;");
+    let _ = writeln!(w, "  for (var k0 = first; k0 < end; k0 += {depth}u) {{");
+    if !tile.is_double {
+        store(w, "0u");
+        w.push_str("    workgroupBarrier();\n");
+    }
+    let _ = writeln!(w, "    let ahead = k0 + {depth}u;\n    if ahead < end {{");
     fetch(w, "ahead");
-    let _ = writeln!(w, "    }}\n    for (var kk = 0u; kk < {DEPTH}u; kk++) {{");
-    let block = across;
-    for g in 0..tile.groups {
-        let _ = writeln!(w, "      let a{g} = tile_a[kk * {row}u + {}u + row];", g * block);
-        let _ = writeln!(w, "      let b{g} = tile_b[kk * {row}u + {}u + column];", g * block);
-    }
-    for r in 0..rows {
-        let a = format!("a{}.{}", r / 4, ["x", "y", "z", "w"][r % 4]);
-        for v in 0..vectors {
-            let term = match (wide, is_bool) {
-                (_, true) => format!("sum_{r}_{v} | (vec4<{t}>({a}) & b{v})"),
-                (Wide::F32, _) => format!("fma(vec4<{t}>({a}), b{v}, sum_{r}_{v})"),
-                _ => format!("sum_{r}_{v} + vec4<{t}>({a}) * b{v}"),
-            };
-            let _ = writeln!(w, "      sum_{r}_{v} = {term};");
+    let _ = writeln!(w, "    }}\n    for (var kk = 0u; kk < {depth}u; kk += {}u) {{", tile.unroll);
+    let copy = |x: &Side| if tile.is_double { format!("copy * {}u + ", depth * x.row) } else { String::new() };
+    for step in 0..tile.unroll {
+        for (x, place) in operands.iter().zip(["row", "column"]) {
+            let blocks = x.len / 4 / [tall, across][usize::from(place == "column")];
+            for g in 0..blocks {
+                let at = x.len / 4 / blocks * g;
+                let _ =
+                    writeln!(w, "      let {0}{g}_{step} = tile_{0}[{1}(kk + {step}u) * {2}u + {at}u + {place}];", x.name, copy(x), x.row);
+            }
+        }
+        for r in 0..rows {
+            let a = format!("a{}_{step}.{}", r / 4, ["x", "y", "z", "w"][r % 4]);
+            for v in 0..vectors {
+                let term = match (wide, is_bool) {
+                    (_, true) => format!("sum_{r}_{v} | (vec4<{t}>({a}) & b{v}_{step})"),
+                    (Wide::F32, _) => format!("fma(vec4<{t}>({a}), b{v}_{step}, sum_{r}_{v})"),
+                    _ => format!("sum_{r}_{v} + vec4<{t}>({a}) * b{v}_{step}"),
+                };
+                let _ = writeln!(w, "      sum_{r}_{v} = {term};");
+            }
         }
     }
-    w.push_str("    }\n    workgroupBarrier();\n  }\n");
+    w.push_str("    }\n");
+    if tile.is_double {
+        w.push_str("    if ahead < end {\n    copy = 1u - copy;\n");
+        store(w, "copy");
+        w.push_str("    }\n");
+    }
+    w.push_str("    workgroupBarrier();\n  }\n");
     let _ = writeln!(w, "  let to = base.z + part * {part_step};");
-    for v in 0..vectors {
-        for c in 0..4 {
-            let _ = writeln!(w, "  let n_{v}_{c} = n0 + {}u + column * 4u + {c}u;\n  let to_{v}_{c} = n_at(n_{v}_{c}).y;", v * block * 4);
+    results(w, tile, m, n, is_fourfold[2]);
+    w.push_str("  }\n}\n");
+    s
+}
+
+/// Where each load of an invocation stands in a tile and in memory.
+fn places(w: &mut String, x: &Side, threads: usize, depth: usize, t: &str) {
+    let (name, len) = (x.name, x.len);
+    let pack = if x.is_fourfold { 4 } else { 1 };
+    for j in 0..x.loads {
+        let at = format!("(lane + {}u)", j * threads);
+        let (kk, free) = match x.along_k {
+            true => (format!("{at} % {}u * {pack}u", depth / pack), format!("{at} / {}u", depth / pack)),
+            false => (format!("{at} / {}u", len / pack), format!("{at} % {}u * {pack}u", len / pack)),
+        };
+        let _ = writeln!(w, "  let k_{name}{j} = {kk};\n  let f_{name}{j} = {free};");
+        if j > 0 && !x.along_k && threads.is_multiple_of(len / pack) {
+            let _ = writeln!(w, "  let has_{name}{j} = has_{name}0;\n  let at_{name}{j} = at_{name}0;");
+        } else {
+            let _ = writeln!(w, "  let has_{name}{j} = {} + f_{name}{j} < {};", x.origin, x.size);
+            let _ = writeln!(w, "  let at_{name}{j} = base.{} + {}({} + f_{name}{j}).x;", x.part, x.place, x.origin);
+        }
+        let kind = if pack == 4 { format!("vec4<{t}>") } else { t.to_owned() };
+        let _ = writeln!(w, "  var next_{name}{j} = {kind}();");
+    }
+}
+
+/// Loads the tile that starts at the step `from`.
+fn fetch(w: &mut String, x: &Side, from: &str, t: &str) {
+    let (name, load) = (x.name, x.load);
+    for j in 0..x.loads {
+        let (kind, four) = if x.is_fourfold { (format!("vec4<{t}>"), "4") } else { (t.to_owned(), "") };
+        if j == 0 || !x.has_one_step {
+            let _ = writeln!(w, "    let step_{name}{j} = {from} + k_{name}{j};\n    let far_{name}{j} = k_at(step_{name}{j}).{};", x.part);
+        }
+        let step = if x.has_one_step { 0 } else { j };
+        let _ = writeln!(w, "    next_{name}{j} = {kind}({});", x.zero);
+        let _ = writeln!(
+            w,
+            "    if has_{name}{j} && step_{name}{step} < end {{ next_{name}{j} = load{four}_{load}(at_{name}{j} + far_{name}{step}); }}"
+        );
+    }
+}
+
+/// Puts what was loaded into shared memory.
+fn store(w: &mut String, x: &Side, copy: &str, depth: usize) {
+    let (name, row) = (x.name, x.row);
+    let from = if copy == "0u" { String::new() } else { format!("{copy} * {}u + ", depth * row) };
+    for j in 0..x.loads {
+        let _ = match (x.is_fourfold, x.along_k) {
+            (false, _) => {
+                writeln!(w, "    tile_{name}[{from}k_{name}{j} * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j};")
+            }
+            (true, false) => writeln!(w, "    tile_{name}[{from}k_{name}{j} * {row}u + f_{name}{j} / 4u] = next_{name}{j};"),
+            (true, true) => ["x", "y", "z", "w"].iter().enumerate().try_for_each(|(c, part)| {
+                writeln!(
+                    w,
+                    "    tile_{name}[{from}(k_{name}{j} + {c}u) * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j}.{part};"
+                )
+            }),
+        };
+    }
+}
+
+/// Stores the sums.
+fn results(w: &mut String, tile: Tile, m: &str, n: &str, is_fourfold: bool) {
+    let [tall, across] = tile.threads();
+    for v in 0..tile.blocks[1] {
+        let _ = writeln!(w, "  let n_{v} = n0 + {}u + column * 4u;", v * across * 4);
+        let columns = if is_fourfold { 1 } else { 4 };
+        for c in 0..columns {
+            let _ = writeln!(w, "  let to_{v}_{c} = to + n_at(n_{v} + {c}u).y;");
         }
     }
-    for r in 0..rows {
-        let _ = writeln!(w, "  let m_{r} = m0 + {}u + row * 4u + {}u;", r / 4 * block * 4, r % 4);
-        let _ = writeln!(w, "  if m_{r} < {m} {{\n    let line = to + m_at(m_{r}).y;");
-        for v in 0..vectors {
+    for r in 0..4 * tile.blocks[0] {
+        let _ = writeln!(w, "  let m_{r} = m0 + {}u + row * 4u + {}u;", r / 4 * tall * 4, r % 4);
+        let _ = writeln!(w, "  if m_{r} < {m} {{\n    let line = m_at(m_{r}).y;");
+        for v in 0..tile.blocks[1] {
+            if is_fourfold {
+                let _ = writeln!(w, "    if n_{v} < {n} {{ out[(line + to_{v}_0) / 4u] = sum_{r}_{v}; }}");
+                continue;
+            }
             for (c, part) in ["x", "y", "z", "w"].iter().enumerate() {
-                let _ = writeln!(w, "    if n_{v}_{c} < {n} {{ out[line + to_{v}_{c}] = sum_{r}_{v}.{part}; }}");
+                let _ = writeln!(w, "    if n_{v} + {c}u < {n} {{ out[line + to_{v}_{c}] = sum_{r}_{v}.{part}; }}");
             }
         }
         w.push_str("  }\n");
     }
-    w.push_str("  }\n}\n");
-    s
 }

@@ -56,8 +56,29 @@ struct Job<'a> {
     offsets: [usize; 5],
     inputs: SmallVec<[DType; 4]>,
     out: DType,
-    /// Whether each invocation writes whole words of the result; else parts of words are changed atomically.
-    is_whole: bool,
+    piece: Piece,
+}
+
+/// What an invocation writes at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Piece {
+    /// Four neighbours, at a multiple of four: whole words of the result.
+    Four,
+    /// One word of a result that is dense and all of its memory.
+    Word,
+    /// One element: a word, or a part of one that is changed atomically.
+    Element,
+}
+
+/// Whether four steps of the innermost loop, from any multiple of four on, are neighbours of an operand at a multiple of four.
+fn is_fourfold(loops: &[Loop<5>], offsets: &[usize; 5], operand: usize) -> bool {
+    let Some((last, outer)) = loops.split_last() else { return false };
+    let starts = offsets[operand].is_multiple_of(4) && outer.iter().all(|l| l.strides[operand] % 4 == 0);
+    last.len.is_multiple_of(4) && last.strides[operand] == 1 && starts
+}
+
+pub(super) fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::Bf16 | DType::F32)
 }
 
 pub(super) fn run(queue: &Queue, call: MapCall<'_>) -> Result<()> {
@@ -80,15 +101,23 @@ pub(super) fn run(queue: &Queue, call: MapCall<'_>) -> Result<()> {
         return Ok(());
     }
     let covers = total as usize * call.out.dtype.size_bytes() == out.byte_len;
+    let (reads_old, loops, offsets) = (call.expr.reads_old(), call.plan.loops(), call.plan.offsets());
+    let piece = if is_fourfold(loops, &offsets, 0) && (is_float(call.out.dtype) || !reads_old) {
+        Piece::Four
+    } else if wgsl::per_word(call.out.dtype) > 1 && call.is_dense && covers {
+        Piece::Word
+    } else {
+        Piece::Element
+    };
     let job = Job {
         prims: call.expr.prims(),
         wide,
-        reads_old: call.expr.reads_old(),
-        loops: call.plan.loops(),
-        offsets: call.plan.offsets(),
+        reads_old,
+        loops,
+        offsets,
         inputs: call.inputs.iter().map(|s| s.dtype).collect(),
         out: call.out.dtype,
-        is_whole: wgsl::per_word(call.out.dtype) == 1 || (call.is_dense && covers),
+        piece,
     };
     dispatch(queue, op, &job, &buffers, total)
 }
@@ -104,7 +133,11 @@ pub(super) fn narrow(queue: &Queue, op: &OpName, from: (&WgpuStorage, Wide), to:
         offsets: [0; 5],
         inputs: SmallVec::from_slice(&[from.1.dtype()]),
         out: to.1,
-        is_whole: true,
+        piece: match wgsl::per_word(to.1) {
+            _ if count.is_multiple_of(4) => Piece::Four,
+            1 => Piece::Element,
+            _ => Piece::Word,
+        },
     };
     dispatch(queue, op, &job, &[&to.0.buffer, &from.0.buffer], count as u64)
 }
@@ -112,8 +145,13 @@ pub(super) fn narrow(queue: &Queue, op: &OpName, from: (&WgpuStorage, Wide), to:
 fn dispatch(queue: &Queue, op: &OpName, job: &Job<'_>, buffers: &[&GpuBuffer], total: u64) -> Result<()> {
     let (name, text, words) = source(job, total as u32);
     words.check(op)?;
-    let pieces = if job.is_whole { total.div_ceil(wgsl::per_word(job.out) as u64) } else { total };
-    queue.record(op, &name, || wgsl::with_scalar_functions(text), buffers, &words.values, grid(&queue.device, pieces.div_ceil(LANES)))
+    let step = match job.piece {
+        Piece::Four => 4,
+        Piece::Word => wgsl::per_word(job.out) as u64,
+        Piece::Element => 1,
+    };
+    let groups = grid(&queue.device, total.div_ceil(step).div_ceil(LANES));
+    queue.record(op, &name, || wgsl::with_scalar_functions(text), buffers, &words.values, groups)
 }
 
 /// Name, text and numbers. The name says all that the text depends on.
@@ -121,22 +159,37 @@ fn source(job: &Job<'_>, total: u32) -> (String, String, Words) {
     let mut words = Words::default();
     let total = words.add(total);
     let (wide, element, per_word) = (job.wide.text(), wgsl::element(job.out), wgsl::per_word(job.out));
-    let mut name = format!("map-{wide}-{}-{}-{}", job.out, job.loops.len(), if job.is_whole { "whole" } else { "parts" });
+    let is_atomic = per_word > 1 && job.piece == Piece::Element;
+    let mut name = format!("map-{wide}-{}-{}-{:?}", job.out, job.loops.len(), job.piece);
     let mut text = String::from(Words::DECLARED);
-    let array = if job.is_whole { element.to_owned() } else { format!("atomic<{element}>") };
+    let array = match (job.piece, per_word) {
+        (Piece::Four, 1) if job.out == DType::I64 => element.to_owned(),
+        (Piece::Four, 4) | (Piece::Word, _) => element.to_owned(),
+        (Piece::Four, n) => format!("vec{}<{element}>", 4 / n),
+        (Piece::Element, _) if is_atomic => format!("atomic<{element}>"),
+        (Piece::Element, _) => element.to_owned(),
+    };
     let _ = writeln!(text, "@group(0) @binding(0) var<storage, read_write> out: array<{array}>;");
-    let mut loads = String::new();
-    for (i, dtype) in job.inputs.iter().enumerate() {
-        let _ = write!(name, "-{dtype}");
-        let _ = writeln!(text, "@group(0) @binding({}) var<storage, read> x{i}: array<{}>;", i + 1, wgsl::element(*dtype));
-        loads.push_str(&wgsl::load(&format!("load{i}"), &format!("x{i}"), *dtype, job.wide, false));
+    let mut is_four = SmallVec::<[bool; 4]>::new();
+    for (i, &dtype) in job.inputs.iter().enumerate() {
+        let four = job.piece == Piece::Four && job.wide == Wide::F32 && is_float(dtype) && is_fourfold(job.loops, &job.offsets, i + 1);
+        let element = if four { wgsl::fourfold(dtype) } else { wgsl::element(dtype) };
+        let _ = write!(name, "-{dtype}{}", if four { "x4" } else { "" });
+        let _ = writeln!(text, "@group(0) @binding({}) var<storage, read> in{i}: array<{element}>;", i + 1);
+        text.push_str(&match four {
+            true => wgsl::load_fourfold(&format!("load{i}"), &format!("in{i}"), dtype),
+            false => wgsl::load(&format!("load{i}"), &format!("in{i}"), dtype, job.wide, false),
+        });
+        is_four.push(four);
     }
     if job.reads_old {
-        loads.push_str(&wgsl::load("load_old", "out", job.out, job.wide, !job.is_whole));
+        text.push_str(&match job.piece {
+            Piece::Four => wgsl::load_fourfold("load_old", "out", job.out),
+            _ => wgsl::load("load_old", "out", job.out, job.wide, is_atomic),
+        });
     }
-    text.push_str(&loads);
     text.push_str(&wgsl::pack(job.out, job.wide));
-    if !job.is_whole {
+    if is_atomic {
         text.push_str(&wgsl::put(job.out));
     }
     if job.wide == Wide::I64 {
@@ -149,27 +202,76 @@ fn source(job: &Job<'_>, total: u32) -> (String, String, Words) {
         text.push_str(&words.positions(&format!("walk{o}"), job.loops, &[o]));
         let _ = writeln!(text, "fn at{o}(step: u32) -> u32 {{ return {offset} + walk{o}(step); }}");
     }
-    let _ = writeln!(text, "fn value(step: u32) -> {wide} {{");
+    let parameters: Vec<String> = (0..job.inputs.len()).map(|i| format!("x{i}: {wide}")).chain([format!("old: {wide}")]).collect();
+    let _ = writeln!(text, "fn value({}) -> {wide} {{", parameters.join(", "));
     program(job, &mut words, &mut text, &mut name);
-    text.push_str("}\n@compute @workgroup_size(256)\n");
+    text.push_str("}\n");
     text.push_str(
-        "fn map(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {\n",
+        "@compute @workgroup_size(256)
+fn map(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+",
     );
-    let pieces = format!("({total} + {}u) / {per_word}u", per_word - 1);
-    let pieces = if job.is_whole { pieces } else { total.clone() };
-    let _ = writeln!(text, "    let pieces = {pieces};\n    let step = groups.x * groups.y * 256u;");
-    let _ = writeln!(text, "    for (var i = (group.y * groups.x + group.x) * 256u + lane; i < pieces; i += step) {{");
-    let bits = 32 / per_word;
-    let _ = match (job.is_whole, per_word) {
-        (true, 1) => writeln!(text, "        out[at0(i)] = pack(value(i));"),
-        (true, n) => writeln!(
-            text,
-            "        var word = 0u;\n        for (var j = 0u; j < {n}u; j++) {{\n            let e = i * {n}u + j;\n            if e < {total} {{ word |= pack(value(e)) << (j * {bits}u); }}\n        }}\n        out[i] = word;"
-        ),
-        (false, _) => writeln!(text, "        put(at0(i), pack(value(i)));"),
+    let step = match job.piece {
+        Piece::Four => 4,
+        Piece::Word => per_word,
+        Piece::Element => 1,
     };
+    let _ = writeln!(text, "    let pieces = ({total} + {}u) / {step}u;\n    let step = groups.x * groups.y * 256u;", step - 1);
+    let _ = writeln!(text, "    for (var i = (group.y * groups.x + group.x) * 256u + lane; i < pieces; i += step) {{");
+    let old = |text: &str| if job.reads_old { text.to_owned() } else { format!("{wide}(0)") };
+    if job.piece == Piece::Four {
+        fours(job, &is_four, &mut words, &mut text);
+    } else {
+        let loads = |e: &str| -> String { (0..job.inputs.len()).map(|i| format!("load{i}(at{}({e})), ", i + 1)).collect() };
+        let call = |e: &str| format!("pack(value({}{}))", loads(e), old(&format!("load_old(at0({e}))")));
+        let bits = 32 / per_word;
+        let _ = match (job.piece, is_atomic) {
+            (Piece::Word, _) => writeln!(
+                text,
+                "        var word = 0u;\n        for (var j = 0u; j < {per_word}u; j++) {{\n            let e = i * {per_word}u + j;\n            if e < {total} {{ word |= {} << (j * {bits}u); }}\n        }}\n        out[i] = word;",
+                call("e")
+            ),
+            (_, false) => writeln!(text, "        out[at0(i)] = {};", call("i")),
+            (_, true) => writeln!(text, "        put(at0(i), {});", call("i")),
+        };
+    }
     text.push_str("    }\n}\n");
     (name, text, words)
+}
+
+/// The body for four neighbours of the result: each input is read as one vector where its four are neighbours too, once where
+/// it stands still, and else one by one.
+fn fours(job: &Job<'_>, is_four: &[bool], words: &mut Words, text: &mut String) {
+    let last = job.loops.last().map_or([0; 5], |l| l.strides);
+    let _ = writeln!(text, "        let e = i * 4u;\n        let to = at0(e);");
+    let mut arguments: [Vec<String>; 4] = Default::default();
+    for (i, &four) in is_four.iter().enumerate() {
+        if four {
+            let _ = writeln!(text, "        let q{i} = load{i}(at{}(e));", i + 1);
+        } else {
+            let stride = words.add(last[i + 1] as u32);
+            let _ = writeln!(text, "        let p{i} = at{}(e);", i + 1);
+            for c in 0..4 {
+                let _ = writeln!(text, "        let q{i}_{c} = load{i}(p{i} + {c}u * {stride});");
+            }
+        }
+        arguments.iter_mut().enumerate().for_each(|(c, all)| {
+            all.push(if four { format!("q{i}.{}", ["x", "y", "z", "w"][c]) } else { format!("q{i}_{c}") });
+        });
+    }
+    if job.reads_old {
+        text.push_str("        let before = load_old(to);\n");
+    }
+    for (c, all) in arguments.iter_mut().enumerate() {
+        all.push(if job.reads_old { format!("before.{}", ["x", "y", "z", "w"][c]) } else { format!("{}(0)", job.wide.text()) });
+        let _ = writeln!(text, "        let y{c} = pack(value({}));", all.join(", "));
+    }
+    let _ = match (job.out, wgsl::per_word(job.out)) {
+        (DType::I64, _) => (0..4).try_for_each(|c| writeln!(text, "        out[to + {c}u] = y{c};")),
+        (_, 4) => writeln!(text, "        out[to / 4u] = y0 | (y1 << 8u) | (y2 << 16u) | (y3 << 24u);"),
+        (_, 2) => writeln!(text, "        out[to / 4u] = vec2<u32>(y0 | (y1 << 16u), y2 | (y3 << 16u));"),
+        (dtype, _) => writeln!(text, "        out[to / 4u] = vec4<{}>(y0, y1, y2, y3);", wgsl::element(dtype)),
+    };
 }
 
 /// The program's steps as statements; constants travel as numbers.
@@ -188,8 +290,8 @@ fn program(job: &Job<'_>, words: &mut Words, text: &mut String, name: &mut Strin
             }
         };
         let value = match *prim {
-            Prim::Input(i) => format!("load{i}(at{}(step))", i + 1),
-            Prim::Old => "load_old(at0(step))".to_owned(),
+            Prim::Input(i) => format!("x{i}"),
+            Prim::Old => "old".to_owned(),
             Prim::Const(x) | Prim::ConstComplex(x, _) => constant(x, x as i64),
             Prim::ConstInt(n) => constant(n as f64, n),
             Prim::Select => {

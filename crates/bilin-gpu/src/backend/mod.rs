@@ -4,6 +4,8 @@
 mod check;
 mod contract;
 mod gemm;
+#[cfg(test)]
+mod guards;
 mod index;
 mod map;
 mod queue;
@@ -12,6 +14,7 @@ mod storage;
 mod wgsl;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bilin_core::exec::buffer::Buffer;
 use bilin_core::exec::call::{ContractCall, GatherCall, MapCall, ReduceCall, ScatterCall};
@@ -68,9 +71,12 @@ impl Backend for WgpuBackend {
             DType::F64 | DType::C64 | DType::C128 => false,
         }
     }
-    fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>> {
-        let storage = self.queue.acquire(byte_len).ok()?;
-        Some(Box::new(storage))
+    fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
+        match self.queue.acquire(byte_len) {
+            Ok(storage) => Ok(Some(Box::new(storage))),
+            Err(Error::OutOfMemory { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {
         let op = OpName::from("upload");
@@ -93,6 +99,12 @@ impl Backend for WgpuBackend {
     }
     fn sync(&self) -> Result<()> {
         self.queue.sync()
+    }
+    fn start_clock(&self) -> Result<()> {
+        self.queue.start_clock()
+    }
+    fn stop_clock(&self) -> Result<Option<Duration>> {
+        self.queue.stop_clock()
     }
     fn contract(&self, call: ContractCall<'_>) -> Result<()> {
         contract::run(&self.queue, call)

@@ -2,6 +2,7 @@
 //! wants to see values.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use bilin_core::{DType, Error, OpName, Result};
 
@@ -27,6 +28,9 @@ pub(super) struct Queue {
     pub registry: KernelRegistry,
     pool: BufferPool,
     pending: Mutex<Pending>,
+    /// Where memory is handed out between poisoned guards, to see that no kernel touches what isn't its own.
+    #[cfg(test)]
+    pub guards: super::guards::Guards,
     /// Kernels that a self-test found wrong.
     banned: RwLock<Vec<&'static str>>,
 }
@@ -38,6 +42,8 @@ struct Pending {
     bytes: u64,
     /// Calls that read positions which nobody has checked yet, with the length of their axis.
     positions: Vec<(OpName, usize)>,
+    /// While a profile measures: how long the device worked on what was committed since.
+    clock: Option<Duration>,
     /// Three words: call + 1 of a wrong position, or 0, and the position's two halves.
     fault: Option<GpuBuffer>,
 }
@@ -56,6 +62,8 @@ impl Queue {
             registry: KernelRegistry::new(),
             pool: BufferPool::new(device),
             pending: Mutex::new(Pending::default()),
+            #[cfg(test)]
+            guards: Default::default(),
             banned: RwLock::new(Vec::new()),
         }
     }
@@ -66,6 +74,10 @@ impl Queue {
 
     /// Memory with any contents.
     pub fn acquire(&self, byte_len: usize) -> Result<WgpuStorage> {
+        #[cfg(test)]
+        if let Some(buffer) = self.guards.acquire(&self.device, byte_len)? {
+            return Ok(WgpuStorage { buffer, byte_len });
+        }
         let room = byte_len.max(1).next_multiple_of(16);
         Ok(WgpuStorage { buffer: self.pool.acquire(room, DType::U8, [room])?, byte_len })
     }
@@ -170,6 +182,27 @@ impl Queue {
         commit(&mut self.lock())
     }
 
+    /// From now on the device's own clock measures what is committed, where it has one.
+    pub fn start_clock(&self) -> Result<()> {
+        let mut pending = self.lock();
+        commit(&mut pending)?;
+        pending.clock = self.device.has_feature("timestamps").then_some(Duration::ZERO);
+        Ok(())
+    }
+
+    /// Waits for everything; what the clock measured since it was started.
+    pub fn stop_clock(&self) -> Result<Option<Duration>> {
+        let measured = {
+            let mut pending = self.lock();
+            let committed = commit(&mut pending);
+            let measured = pending.clock.take();
+            committed?;
+            measured
+        };
+        self.sync()?;
+        Ok(measured)
+    }
+
     /// Waits for everything; the first fault comes back.
     pub fn sync(&self) -> Result<()> {
         self.flush()?;
@@ -180,8 +213,9 @@ impl Queue {
 
 fn commit(pending: &mut Pending) -> Result<()> {
     pending.bytes = 0;
-    match pending.encoder.take() {
-        Some(encoder) => encoder.commit().map(drop),
-        None => Ok(()),
+    match (pending.encoder.take(), &mut pending.clock) {
+        (Some(encoder), Some(clock)) => encoder.commit_and_wait_timed().map(|time| *clock += time),
+        (Some(encoder), None) => encoder.commit().map(drop),
+        (None, _) => Ok(()),
     }
 }

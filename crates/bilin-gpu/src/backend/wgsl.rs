@@ -113,6 +113,21 @@ pub(super) fn load(name: &str, array: &str, dtype: DType, wide: Wide, is_atomic:
     format!("fn {name}(i: u32) -> {text} {{ return {value}; }}\n")
 }
 
+/// Type of four neighbours of a float dtype, as an element of its array.
+pub(super) fn fourfold(dtype: DType) -> &'static str {
+    if dtype == DType::F32 { "vec4<f32>" } else { "vec2<u32>" }
+}
+
+/// A function `name(i) -> vec4<f32>` that reads elements i to i + 3 of `array`, of [`fourfold`] elements; i is a multiple of 4.
+pub(super) fn load_fourfold(name: &str, array: &str, dtype: DType) -> String {
+    let value = match dtype {
+        DType::F16 => "vec4<f32>(unpack2x16float(w.x), unpack2x16float(w.y))",
+        DType::Bf16 => "bitcast<vec4<f32>>(vec4<u32>(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u))",
+        _ => "w",
+    };
+    format!("fn {name}(i: u32) -> vec4<f32> {{\n    let w = {array}[i >> 2u];\n    return {value};\n}}\n")
+}
+
 /// A function `pack(v) -> element` from a wide value to a dtype's element, in the low bits where it is narrower than a word.
 pub(super) fn pack(dtype: DType, wide: Wide) -> String {
     let saturated = |low: &str, high: &str, least: &str, most: &str| format!("f32_to_i32(v, {low}, {high}, {least}, {most})");

@@ -43,6 +43,10 @@ pub struct GpuOptions {
     /// Binds no more than this at a time, where it is less than the device's limit: kernels then go through a large
     /// buffer in windows, as they must for buffers beyond the limit.
     pub max_binding_bytes: Option<u64>,
+    /// Holds no more than this in one buffer, likewise.
+    pub max_buffer_bytes: Option<u64>,
+    /// Starts no more workgroups than this along one dimension, likewise: kernels then stride over what doesn't fit.
+    pub max_groups: Option<u32>,
 }
 
 /// What a device did since it was opened.
@@ -115,8 +119,8 @@ fn raw_adapters() -> Vec<wgpu::Adapter> {
     all
 }
 
-fn summary(adapter: &wgpu::Adapter) -> AdapterSummary {
-    let (info, limits, features) = (adapter.get_info(), adapter.limits(), adapter.features());
+fn summary(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> AdapterSummary {
+    let (info, features) = (adapter.get_info(), adapter.features());
     let named = [
         (wgpu::Features::SHADER_F16, "f16"),
         (wgpu::Features::SHADER_INT64, "i64"),
@@ -145,7 +149,28 @@ fn summary(adapter: &wgpu::Adapter) -> AdapterSummary {
 
 /// What can be opened here, in the order of [`GpuDevice::open`]'s index.
 pub fn adapters() -> Vec<AdapterSummary> {
-    raw_adapters().iter().map(summary).collect()
+    raw_adapters().iter().map(|a| summary(a, &a.limits())).collect()
+}
+
+/// Index of the adapter that a caller's `index` chooses, else the environment's `variable`: an index, or part of a name in any
+/// case. By default the first.
+fn choose(names: &[String], index: Option<usize>, variable: Option<&str>) -> Result<usize> {
+    if names.is_empty() {
+        let want = "install a Vulkan driver (Metal and DX12 come with the system), or use the device cpu";
+        return Err(Error::invalid("wgpu", "adapter", "none: this machine has no adapter", want));
+    }
+    let (found, got) = match (index, variable) {
+        (Some(index), _) => (Some(index), index.to_string()),
+        (None, None) => (Some(0), String::new()),
+        (None, Some(text)) => {
+            let by_name = || names.iter().position(|n| n.to_lowercase().contains(&text.to_lowercase()));
+            (text.parse().ok().or_else(by_name), text.to_owned())
+        }
+    };
+    found.filter(|&i| i < names.len()).ok_or_else(|| {
+        let all: Vec<String> = names.iter().enumerate().map(|(i, n)| format!("{i} {n}")).collect();
+        Error::invalid("wgpu", "adapter", got, format!("want one of: {}", all.join(", ")))
+    })
 }
 
 impl GpuDevice {
@@ -170,32 +195,24 @@ impl GpuDevice {
     /// A device as `options` say.
     pub fn with_options(options: &GpuOptions) -> Result<GpuDevice> {
         let all = raw_adapters();
-        if all.is_empty() {
-            let want = "install a Vulkan driver (Metal and DX12 come with the system), or use the device cpu";
-            return Err(Error::invalid("wgpu", "adapter", "none: this machine has no adapter", want));
-        }
-        let chosen = match (options.adapter, std::env::var(ADAPTER_VARIABLE)) {
-            (Some(index), _) => all.get(index).ok_or_else(|| index.to_string()),
-            (None, Ok(text)) => match text.parse::<usize>() {
-                Ok(index) => all.get(index).ok_or(text),
-                Err(_) => all.iter().find(|a| a.get_info().name.to_lowercase().contains(&text.to_lowercase())).ok_or(text),
-            },
-            (None, Err(_)) => Ok(&all[0]),
-        };
-        let adapter = chosen.map_err(|got| {
-            let names: Vec<String> = all.iter().enumerate().map(|(i, a)| format!("{i} {}", a.get_info().name)).collect();
-            Error::invalid("wgpu", "adapter", got, format!("want one of: {}", names.join(", ")))
-        })?;
+        let names: Vec<String> = all.iter().map(|a| a.get_info().name).collect();
+        let adapter = &all[choose(&names, options.adapter, std::env::var(ADAPTER_VARIABLE).ok().as_deref())?];
         let wanted = wgpu::Features::SHADER_F16
             | wgpu::Features::SHADER_INT64
             | wgpu::Features::SHADER_F64
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::SUBGROUP;
-        let summary = summary(adapter);
+        let mut limits = adapter.limits();
+        let lower = |limit: &mut u64, most: Option<u64>| *limit = (*limit).min(most.unwrap_or(u64::MAX));
+        lower(&mut limits.max_storage_buffer_binding_size, options.max_binding_bytes);
+        lower(&mut limits.max_buffer_size, options.max_buffer_bytes);
+        let groups = &mut limits.max_compute_workgroups_per_dimension;
+        *groups = (*groups).min(options.max_groups.unwrap_or(u32::MAX));
+        let summary = summary(adapter, &limits);
         let opened = pollster::block_on(adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("bilin"),
             required_features: adapter.features() & wanted,
-            required_limits: adapter.limits(),
+            required_limits: limits.clone(),
             ..Default::default()
         }));
         let (raw, queue) = opened.map_err(|e| Error::DeviceLost { device: summary.name.clone(), message: e.to_string() })?;
@@ -216,10 +233,6 @@ impl GpuDevice {
                 count: None,
             }],
         });
-        let mut limits = adapter.limits();
-        if let Some(most) = options.max_binding_bytes {
-            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(most);
-        }
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Relaxed);
         let counts = Counts::default();
@@ -333,5 +346,25 @@ impl GpuDevice {
 impl fmt::Debug for GpuDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GpuDevice({})", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a panic is how a check fails")]
+    use super::choose;
+
+    #[test]
+    fn an_adapter_is_chosen_by_index_else_by_the_variable_else_it_is_the_first() {
+        let names = ["Apple M4".to_owned(), "NVIDIA H200".to_owned()];
+        assert_eq!(choose(&names, None, None).unwrap(), 0);
+        assert_eq!(choose(&names, None, Some("1")).unwrap(), 1);
+        assert_eq!(choose(&names, None, Some("nvidia")).unwrap(), 1);
+        assert_eq!(choose(&names, Some(0), Some("nvidia")).unwrap(), 0, "a caller's index rules");
+        let text = |index, variable| choose(&names, index, variable).unwrap_err().to_string();
+        assert_eq!(text(Some(2), None), "wgpu: adapter is 2; want one of: 0 Apple M4, 1 NVIDIA H200");
+        assert_eq!(text(None, Some("radeon")), "wgpu: adapter is radeon; want one of: 0 Apple M4, 1 NVIDIA H200");
+        let none = choose(&[], None, None).unwrap_err().to_string();
+        assert!(none.starts_with("wgpu: adapter is none: this machine has no adapter; install a Vulkan driver"), "{none}");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-use super::{Direction, Event, Profile};
+use super::{Clock, Direction, Event, Profile};
 use crate::exec::device::Device;
 use crate::shape::dtype::DType;
 use crate::shape::error::shape_text;
@@ -46,7 +46,7 @@ impl Profile {
             add(
                 &mut out,
                 format!(
-                    "{{\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"node\":{},\"device\":{},\"dtype\":\"{dtype}\",\"shapes\":{},\"flops\":{},\"bytes\":{},\"memory_change_bytes\":{}}}}}",
+                    "{{\"name\":{},\"cat\":\"{category}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.3},\"dur\":{:.3},\"args\":{{\"node\":{},\"device\":{},\"dtype\":\"{dtype}\",\"shapes\":{},\"flops\":{},\"bytes\":{},\"memory_change_bytes\":{},\"clock\":\"{}\"}}}}",
                     quoted(&e.name),
                     e.thread,
                     us(e.start_ns),
@@ -56,7 +56,8 @@ impl Profile {
                     quoted(&shapes.join(" ")),
                     e.flops,
                     e.bytes,
-                    e.memory_change_bytes
+                    e.memory_change_bytes,
+                    if e.clock == Clock::Device { "device" } else { "host" }
                 ),
             );
             let end = ends.get(&e.sequence) == Some(&i) && begun.contains(&e.sequence);

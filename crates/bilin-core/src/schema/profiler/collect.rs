@@ -6,13 +6,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Direction, Event, Profile};
+use super::{Clock, Direction, Event, Profile};
 use crate::exec::device::Device;
 use crate::schema::modes::{self, ModeGuard};
 use crate::schema::node_name;
 use crate::shape::dtype::DType;
+use crate::shape::error::Result;
 use crate::shape::layout::Dims;
 
 /// An event as it is collected.
@@ -24,6 +25,8 @@ struct Record {
     sequence: u64,
     start: Instant,
     end: Instant,
+    /// How long the device worked by its own clock, where it has one.
+    own: Option<Duration>,
     flops: u64,
     bytes: u64,
     memory_before: u64,
@@ -72,6 +75,7 @@ impl Collector {
             sequence,
             start,
             end,
+            own: None,
             flops,
             bytes,
             memory_before,
@@ -124,7 +128,8 @@ impl Collector {
                 flops: r.flops,
                 bytes: r.bytes,
                 start_ns: r.start.saturating_duration_since(self.start).as_nanos() as u64,
-                duration_ns: r.end.saturating_duration_since(r.start).as_nanos() as u64,
+                duration_ns: r.own.unwrap_or_else(|| r.end.saturating_duration_since(r.start)).as_nanos() as u64,
+                clock: if r.own.is_some() { Clock::Device } else { Clock::Host },
                 memory_change_bytes: r.memory_after as i64 - r.memory_before as i64,
                 memory_bytes: r.memory_after,
                 depth: r.depth,
@@ -252,13 +257,15 @@ pub(crate) struct Run<'a, S> {
 }
 
 impl Watch {
-    pub(crate) fn start(device: Option<&Device>) -> Watch {
-        Watch { memory: device.map_or(0, Device::current_bytes), start: Instant::now() }
+    pub(crate) fn start(device: Option<&Device>) -> Result<Watch> {
+        device.map_or(Ok(()), |d| d.backend().start_clock())?;
+        Ok(Watch { memory: device.map_or(0, Device::current_bytes), start: Instant::now() })
     }
 
-    /// The clock after it.
-    pub(crate) fn stop(self) -> Lap {
-        Lap { watch: self, end: Instant::now() }
+    /// The clock after it. Work that is only queued has no duration yet, so this waits for it.
+    pub(crate) fn stop(self, device: Option<&Device>) -> Result<Lap> {
+        let own = device.map_or(Ok(None), |d| d.backend().stop_clock())?;
+        Ok(Lap { watch: self, end: Instant::now(), own })
     }
 }
 
@@ -266,12 +273,13 @@ impl Watch {
 pub(crate) struct Lap {
     watch: Watch,
     end: Instant,
+    own: Option<Duration>,
 }
 
 impl Lap {
     /// Adds the event; gives its place.
     pub(crate) fn record<'a>(self, run: Run<'a, impl Iterator<Item = (&'a [usize], DType)>>) -> usize {
-        let Lap { watch, end } = self;
+        let Lap { watch, end, own } = self;
         COLLECTOR.with_borrow_mut(|collector| {
             let Some(c) = collector else { return 0 };
             let at = c.records.len();
@@ -285,6 +293,7 @@ impl Lap {
             let device = c.device(run.device);
             let record = c.push(What::Op(run.op), watch.start, end);
             *record = Record {
+                own,
                 flops: run.flops,
                 bytes,
                 memory_before: watch.memory,

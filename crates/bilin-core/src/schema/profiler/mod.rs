@@ -7,7 +7,7 @@ mod collect;
 mod peak;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use smallvec::SmallVec;
@@ -29,6 +29,15 @@ pub enum Direction {
     Backward,
     /// A scope of the user's.
     Scope,
+}
+
+/// Whose clock measured a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Clock {
+    /// The host's, from the call until the work was done.
+    Host,
+    /// The device's own, from the start of its first kernel to the end of its last.
+    Device,
 }
 
 /// One kernel, or one scope.
@@ -59,8 +68,10 @@ pub struct Event {
     pub bytes: u64,
     /// Nanoseconds from the start of the profile.
     pub start_ns: u64,
-    /// Nanoseconds that it took.
+    /// Nanoseconds that it took, by `clock`.
     pub duration_ns: u64,
+    /// Whose clock measured `duration_ns`; `start_ns` is always the host's.
+    pub clock: Clock,
     /// Change of the bytes in use on the device.
     pub memory_change_bytes: i64,
     /// Bytes in use on the device after it.
@@ -139,7 +150,7 @@ impl Profile {
     /// The share of the peak is the time that the same work takes at the device's limits over the time that it took: for each
     /// event the longer of its FLOPs at the rate of large products of its operands' dtype and its bytes at the rate of a large
     /// copy. A rate is measured the first time that a table needs it, in some hundredths of a second. Work whose operands are in
-    /// the cache can pass 100 %.
+    /// the cache can pass 100 %. A last line names devices whose own clock measured the times; else they are the host's.
     pub fn table(&self) -> String {
         let kernels: u64 = self.events.iter().filter(|e| e.direction != Direction::Scope).map(|e| e.duration_ns).sum();
         let mut out = format!("{:<36} {:>8} {:>12} {:>7} {:>10} {:>9} {:>8}\n", "op", "calls", "ms", "share", "GFLOP/s", "GB/s", "of peak");
@@ -157,6 +168,11 @@ impl Profile {
                 k.flops as f64 / ns,
                 k.bytes as f64 / ns
             );
+        }
+        let own = self.events.iter().filter(|e| e.clock == Clock::Device).filter_map(|e| e.device.as_ref().map(Device::name));
+        let own: BTreeSet<&str> = own.collect();
+        if !own.is_empty() {
+            let _ = writeln!(out, "times of {} by its own clock", own.into_iter().collect::<Vec<_>>().join(", "));
         }
         out
     }
