@@ -30,17 +30,19 @@ def package_bytes():
     return sum(f.stat().st_size for f in pathlib.Path(bl.__file__).parent.rglob("*") if f.suffix != ".pyc" and f.is_file())
 
 
-def scaling(work, threads):
-    """Work done in a second by so many threads of Python, over that of one; the best of several rounds of both."""
+def scaling(make, threads):
+    """Work done in a second by so many threads of Python, over that of one; the best of many short rounds of both."""
+    works = [make() for _ in range(threads)]
 
     def rate(count):
         done = [0] * count
-        begun, until = threading.Barrier(count), time.perf_counter() + 0.4
+        begun = threading.Barrier(count)
 
         def run(i):
             begun.wait()
+            until = time.perf_counter() + 0.05
             while time.perf_counter() < until:
-                work()
+                works[i]()
                 done[i] += 1
 
         all_of_them = [threading.Thread(target=run, args=(i,)) for i in range(count)]
@@ -48,8 +50,27 @@ def scaling(work, threads):
         [t.join() for t in all_of_them]
         return sum(done)
 
-    one, many = (max(rounds) for rounds in zip(*[(rate(1), rate(threads)) for _ in range(7)]))
+    one, many = (max(rounds) for rounds in zip(*[(rate(1), rate(threads)) for _ in range(60)]))
     return many / one
+
+
+def product():
+    """a product of 256³"""
+    x = bl.ones((256, 256))
+    return lambda: bl.matmul(x, x)
+
+
+def backward():
+    """a backward pass of one"""
+    x = bl.ones((256, 256)).requires_grad_()
+    loss = (x @ x).sum()
+    return lambda: loss.backward(retain_graph=True)
+
+
+def sha256():
+    """SHA-256, what the machine gives"""
+    data = bytes(1 << 19)
+    return lambda: hashlib.sha256(data)
 
 
 def main():
@@ -71,16 +92,9 @@ def main():
 
     # One thread of the engine for each of Python's.
     bl.set_num_threads(1)
-    y = bl.ones((256, 256)).requires_grad_()
-    loss = (y @ y).sum()
     cores = os.cpu_count() or 1
-    works = {
-        "products": lambda: bl.matmul(y.detach(), y.detach()),
-        "backward passes": lambda: loss.backward(retain_graph=True),
-        "SHA-256, what the machine gives": lambda data=bytes(1 << 22): hashlib.sha256(data),
-    }
-    for name, work in works.items():
-        print(f"{cores} threads of Python      {scaling(work, cores):.2f} times the rate of one: {name}")
+    for make in (product, backward, sha256):
+        print(f"{cores} threads of Python      {scaling(make, cores):.2f} times the rate of one: {make.__doc__}")
 
 
 if __name__ == "__main__":
