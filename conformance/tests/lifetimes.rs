@@ -5,6 +5,7 @@ use bilin::autograd::{self, BackwardContext, ForwardContext, Function, GradOptio
 use bilin::memory_stats;
 use bilin::prelude::*;
 use bilin::tape::live_nodes;
+use conformance::samples::{all, call, operands};
 
 /// exp, whose gradient reads its result.
 struct Exp;
@@ -51,7 +52,46 @@ fn graphs_without_backward_free_everything() {
     assert!(live_nodes() > before.0 && g.requires_grad());
     drop((x, g));
     assert_eq!((live_nodes(), memory_stats(&device).current_bytes), before, "create_graph");
+    every_op_lets_go(&device);
     what_cant_be_allocated_is_an_error(&device);
+}
+
+/// Backward, a recorded gradient, both nestings of the modes, a checkpoint, hooks and a graph that nobody uses, of every op.
+fn every_op_lets_go(device: &Device) {
+    let before = (live_nodes(), memory_stats(device).current_bytes);
+    for (entry, sample, seed) in all() {
+        let x = operands(entry, sample, DType::F64, device, seed);
+        let leaf = |x: &Tensor| x.detach().requires_grad_(x.dtype().is_differentiable()).unwrap();
+        let leaves: Vec<Tensor> = x.iter().map(leaf).collect();
+        if !call(entry, &leaves, sample.attrs).is_ok_and(|y| y.requires_grad() && !y.dtype().is_complex()) {
+            continue;
+        }
+        let f = |x: &[Tensor]| {
+            let y = call(entry, x, sample.attrs)?;
+            y.mul(&y)?.sum(.., false)
+        };
+        let y = f(&leaves).unwrap();
+        y.register_hook(|g| Ok(Some(g.clone()))).unwrap();
+        y.retain_grad().unwrap();
+        let options = GradOptions { create_graph: true, allow_unused: true, ..Default::default() };
+        autograd::grad(&[&y], &leaves.iter().filter(|x| x.requires_grad()).collect::<Vec<_>>(), options).unwrap();
+        y.backward().unwrap();
+        let body = move |x: &[Tensor]| Ok(vec![call(entry, x, sample.attrs)?]);
+        let again = autograd::checkpoint(body, &leaves.iter().collect::<Vec<_>>()).unwrap().remove(0);
+        again.mul(&again).unwrap().sum(.., false).unwrap().backward().unwrap();
+        // Of the operands that move, and as a function of them alone.
+        let moving: Vec<usize> = (0..x.len()).filter(|&i| leaves[i].requires_grad()).collect();
+        let of = |part: &[Tensor]| {
+            let mut all = x.clone();
+            moving.iter().zip(part).for_each(|(&i, t)| all[i] = t.clone());
+            f(&all)
+        };
+        let at: Vec<&Tensor> = moving.iter().map(|&i| &x[i]).collect();
+        autograd::hvp(of, &at, &at).unwrap();
+        autograd::value_and_grad(|part| Ok(autograd::jvp(of, &part.iter().collect::<Vec<_>>(), &at)?.1), &at).unwrap();
+        drop((x, leaves, y, again));
+        assert_eq!((live_nodes(), memory_stats(device).current_bytes), before, "{} {:?}", entry.schema.name, sample.shapes);
+    }
 }
 
 /// 2²³·2²³ float64 are 2⁴⁹ bytes, beyond any address space of a process.

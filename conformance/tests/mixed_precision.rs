@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
 
 use bilin::amp::{autocast_disabled, autocast_dtype};
+use bilin::autograd::{self, GradOptions};
 use bilin::prelude::*;
 use bilin::{AmpPolicy, memory_stats, profiler, set_memory_limit, use_deterministic_algorithms};
 use conformance::compare::{assert_product_rule, assert_same_bits};
@@ -40,6 +41,93 @@ fn every_op_casts_as_its_schema_says() {
             }
         }
     }
+}
+
+/// Every op under a scope has, in the operands' dtypes, the gradients of operands that were cast by hand.
+#[test]
+fn every_op_under_a_scope_has_the_gradients_of_casts_by_hand() {
+    let device = Device::cpu();
+    let mut ran = std::collections::BTreeSet::new();
+    for (entry, sample, seed) in all() {
+        for dtype in [DType::F16, DType::Bf16, DType::F32] {
+            let x = operands(entry, sample, dtype, &device, seed);
+            let gradients = |scope: Option<DType>| -> Option<Vec<Tensor>> {
+                let leaf = |x: &Tensor| x.detach().requires_grad_(x.dtype().is_differentiable()).unwrap();
+                let leaves: Vec<Tensor> = x.iter().map(leaf).collect();
+                let y = match scope {
+                    Some(scope) => {
+                        let _scope = autocast(scope);
+                        call(entry, &leaves, sample.attrs)
+                    }
+                    None => {
+                        let cast = |x: &Tensor| match (entry.schema.amp_policy, x.dtype()) {
+                            (AmpPolicy::Promote, DType::F16 | DType::F32) => x.astype(DType::Bf16).unwrap(),
+                            (AmpPolicy::ForceFP32, DType::F16 | DType::Bf16) => x.astype(DType::F32).unwrap(),
+                            _ => x.clone(),
+                        };
+                        call(entry, &leaves.iter().map(cast).collect::<Vec<_>>(), sample.attrs)
+                    }
+                };
+                let y = y.ok().filter(Tensor::requires_grad)?;
+                let sines = (0..y.numel()).map(|i| (1.7 * i as f64).sin()).collect::<Vec<_>>();
+                let g = Tensor::from_vec(sines, y.shape(), &device).unwrap().astype(y.dtype()).unwrap();
+                let wanted: Vec<&Tensor> = leaves.iter().filter(|x| x.requires_grad()).collect();
+                let options = GradOptions { grad_outputs: vec![Some(g)], allow_unused: true, ..Default::default() };
+                let grads = autograd::grad(&[&y], &wanted, options).unwrap();
+                let full = grads.into_iter().zip(wanted).map(|(g, x)| g.unwrap_or_else(|| x.zeros_like().unwrap()));
+                Some(full.collect())
+            };
+            let (got, want) = (gradients(Some(DType::Bf16)), gradients(None));
+            let name = entry.schema.name;
+            assert_eq!(got.is_some(), want.is_some(), "{name} of {dtype}");
+            for (got, want) in got.into_iter().flatten().zip(want.into_iter().flatten()) {
+                assert!(got.dtype() == dtype && !got.requires_grad(), "{name} of {dtype}: its gradient is of {}", got.dtype());
+                assert_same_bits(&got, &want, &format!("a gradient of {name} of {dtype}"));
+                ran.insert(name);
+            }
+        }
+    }
+    assert!(ran.len() > 50, "{ran:?}");
+}
+
+/// One parameter in one scope: without and with a record, before and after it was edited.
+#[test]
+fn a_cast_is_never_met_again_without_its_history_or_its_parameter() {
+    let x = random(&[4, 3], DType::F32, 1);
+    let w = random(&[3, 2], DType::F32, 2).requires_grad_(true).unwrap();
+    let scope = autocast(DType::Bf16);
+    let plain = no_grad(|| x.matmul(&w)).unwrap();
+    assert!(!plain.requires_grad());
+    let first = x.matmul(&w).unwrap();
+    assert_same_bits(&first.detach(), &plain, "recorded or not");
+    no_grad(|| w.fill_(0.75)).unwrap();
+    // Neither product reads the parameter itself again: the cast was saved, and it hasn't changed.
+    let second = x.matmul(&w).unwrap();
+    let by_hand = |w: f64| x.astype(DType::Bf16).unwrap().matmul(&Tensor::full([3, 2], w, DType::Bf16, &Device::cpu()).unwrap()).unwrap();
+    assert_same_bits(&second.detach(), &by_hand(0.75), "an edited parameter");
+    no_grad(|| w.narrow(0, 0, 3).unwrap().fill_(-1.5)).unwrap();
+    assert_same_bits(&no_grad(|| x.matmul(&w)).unwrap(), &by_hand(-1.5), "edited through a view");
+    drop(scope);
+    first.sum(.., false).unwrap().add(&second.sum(.., false).unwrap()).unwrap().backward().unwrap();
+    let g = w.grad().unwrap();
+    assert_eq!(g.dtype(), DType::F32);
+    let columns = x.astype(DType::Bf16).unwrap().astype(DType::F32).unwrap().sum(0, true).unwrap().mul_scalar(2.0).unwrap();
+    for (g, want) in g.to_vec::<f32>().unwrap().chunks(2).zip(columns.to_vec::<f32>().unwrap()) {
+        assert!(g.iter().all(|g| (g - want).abs() <= 1e-5), "{g:?} instead of {want}");
+    }
+}
+
+/// The same parameter cast once by hand and used many times has one gradient in f32, without a rounding to bf16 between the parts.
+#[test]
+fn a_cast_that_is_shared_by_hand_sums_its_gradients_in_f32() {
+    let w = Tensor::ones([1, 1], DType::F32, &Device::cpu()).unwrap().requires_grad_(true).unwrap();
+    let _scope = autocast(DType::Bf16);
+    let shared = w.astype(DType::Bf16).unwrap();
+    // 1 + 2⁻¹² and 2⁻¹³ are no sum in bf16.
+    let parts = [1.0, 2f64.powi(-12), 2f64.powi(-13)].map(|x| Tensor::full([1, 1], x, DType::F32, &Device::cpu()).unwrap());
+    let y: Vec<Tensor> = parts.iter().map(|x| x.matmul(&shared).unwrap().sum(.., false).unwrap()).collect();
+    autograd::backward_all(&y.iter().collect::<Vec<_>>(), &[], Default::default()).unwrap();
+    assert_eq!(w.grad().unwrap().item::<f32>().unwrap(), 1.0 + 2f32.powi(-12) + 2f32.powi(-13));
 }
 
 #[test]
@@ -232,7 +320,29 @@ fn a_limit_of_memory_is_an_error_and_nothing_is_lost() {
     set_memory_limit(&device, None);
     loss.backward_with(options()).unwrap();
     assert_eq!(x.grad().unwrap().to_vec::<f32>().unwrap(), [256.0; 4096]);
-    drop(y);
+    // Wherever a pass stops, no value has changed, and with more room it goes through.
+    let [v, w] = [0.5, 2.0].map(|c| Tensor::full([64, 64], c, DType::F32, &device).unwrap().requires_grad_(true).unwrap());
+    let whole = |t: &Tensor| t.to_vec::<f32>().unwrap();
+    let loss = x.detach().matmul(&v).unwrap().matmul(&w).unwrap().sum(.., false).unwrap();
+    let mut refused = 0;
+    for room in (0..6 * 16384).step_by(4096) {
+        let before = memory_stats(&device).current_bytes;
+        set_memory_limit(&device, Some(before + room));
+        let result = loss.backward_with(options());
+        set_memory_limit(&device, None);
+        if let Err(error) = result {
+            refused += 1;
+            assert_eq!((error.kind(), memory_stats(&device).current_bytes), ("OutOfMemory", before), "{error}");
+            assert!(v.grad().is_none() && w.grad().is_none());
+            loss.backward_with(options()).unwrap();
+        }
+        // With X all 2: ∂W = (X·V)ᵀ·1 and ∂V = Xᵀ·1·Wᵀ.
+        assert_eq!([&v, &w].map(|t| whole(&t.grad().unwrap())), [vec![16384.0; 4096], vec![4096.0; 4096]]);
+        assert_eq!([&v, &w].map(whole), [vec![0.5; 4096], vec![2.0; 4096]]);
+        [&v, &w].into_iter().for_each(Tensor::zero_grad);
+    }
+    assert!((3..20).contains(&refused), "{refused} of 24 were refused");
+    drop((y, loss));
     device.reset_peak_memory_stats();
     let stats = memory_stats(&device);
     assert_eq!(stats.peak_bytes, stats.current_bytes);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bilin::autograd::{self, BackwardOptions, GradOptions};
 use bilin::prelude::*;
+use conformance::compare::assert_same_bits;
 use conformance::samples::{all, call, operands};
 
 fn device() -> Device {
@@ -168,4 +169,75 @@ fn one_tensor_as_several_operands_gets_every_part() {
     let found: Vec<Vec<f64>> = found.iter().map(|g| values(g.as_ref().unwrap())).collect();
     assert_eq!((&found[0], &found[1]), (&found[2], &found[3]));
     assert_eq!((&found[0][..], &found[1][..]), (&[12., 24., 36., 48.][..], &[36., 72., 108., 144.][..]));
+}
+
+/// Ops that are linear in each operand alone: the gradient of one reads none of its own values.
+fn is_linear(name: &str) -> bool {
+    let linear = "add astype broadcast_to concat conj contiguous diagonal embed flip imag mean narrow neg permute real reshape squeeze sub \
+                  sum times_i unsqueeze";
+    linear.split_whitespace().any(|op| op == name)
+}
+
+/// For every op, whatever operand or result changes in place before backward: an error that names it, or the gradient of the
+/// values that the op was recorded with. Linear ops read nothing, so there it is never an error.
+#[test]
+fn no_change_in_place_is_seen_in_a_gradient_of_any_op() {
+    let (mut found, mut linear) = (BTreeSet::new(), BTreeSet::new());
+    for (entry, sample, seed) in all() {
+        let name = entry.schema.name;
+        let Some(dtype) = [DType::F64, DType::C128].into_iter().find(|&dtype| {
+            let x: Vec<Tensor> = fresh(&operands(entry, sample, dtype, &device(), seed));
+            call(entry, &x, sample.attrs).is_ok_and(|y| y.requires_grad())
+        }) else {
+            continue;
+        };
+        // One operand after the other, then the result.
+        for changed in 0..=sample.shapes.len() {
+            let run = |change: bool| {
+                let x = fresh(&operands(entry, sample, dtype, &device(), seed));
+                let y = call(entry, &x, sample.attrs).unwrap();
+                let g = y.detach().ones_like().unwrap();
+                // A result that is a view of an operand is that operand's memory.
+                let target = x.get(changed).unwrap_or(&y);
+                let before = target.version();
+                if change && target.numel() > 0 && !target.layout().may_self_overlap() {
+                    no_grad(|| target.fill_(if target.dtype().is_differentiable() { 0.37 } else { 0.0 })).unwrap();
+                    assert!(target.version() > before);
+                }
+                let wanted: Vec<&Tensor> = x.iter().filter(|x| x.requires_grad()).collect();
+                let options = GradOptions { grad_outputs: vec![Some(g)], allow_unused: true, ..Default::default() };
+                autograd::grad(&[&y], &wanted, options)
+            };
+            let want = run(false).unwrap();
+            let what = format!("{name} {:?} '{}', {changed} changed", sample.shapes, sample.attrs);
+            match run(true) {
+                Ok(got) => {
+                    for (got, want) in got.iter().zip(&want) {
+                        match (got, want) {
+                            (Some(got), Some(want)) => assert_same_bits(got, want, &what),
+                            (got, want) => assert_eq!(got.is_some(), want.is_some(), "{what}"),
+                        }
+                    }
+                    linear.extend(is_linear(name).then_some(name));
+                }
+                Err(Error::VersionMismatch { op, operand, saved, current, .. }) => {
+                    assert!(!is_linear(name), "{what}: a false alarm");
+                    assert!(current > saved, "{what}");
+                    // Some are made of other ops, and an einsum of several of itself.
+                    assert!(op != name || name == "einsum" || operand == changed, "{what}: it names operand {operand}");
+                    found.insert(name);
+                }
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+    for name in ["matmul", "einsum", "mul", "div", "exp", "sqrt", "softmax", "gather", "layer_norm", "max", "where_", "pow", "gelu"] {
+        assert!(found.contains(name), "{name} reads nothing: {found:?}");
+    }
+    assert!(linear.len() > 15, "{linear:?}");
+}
+
+/// Leaves that require gradients where their dtype has any, in memory of their own.
+fn fresh(x: &[Tensor]) -> Vec<Tensor> {
+    x.iter().map(|x| x.detach().requires_grad_(x.dtype().is_differentiable()).unwrap()).collect()
 }

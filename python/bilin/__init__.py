@@ -293,7 +293,7 @@ def linspace(start: float, stop: float, /, num: int, *, dtype: _Any = None, devi
 def _reduction(name: str) -> _Any:
     op = globals()[name]
 
-    def reduce(x: _Any, /, *, axis: _Any = None, dtype: _Any = None, keepdims: _bool = False) -> Tensor:
+    def reduce(x: _Any, /, axis: _Any = None, *, dtype: _Any = None, keepdims: _bool = False) -> Tensor:
         if dtype is None:
             return op(x, axis=axis, keepdims=keepdims)
         wanted = _dtype(dtype, name, "dtype")
@@ -309,27 +309,33 @@ sum, mean, max, min, argmax, argmin = map(_reduction, ("sum", "mean", "max", "mi
 
 
 def _method(function: _Any) -> _Any:
-    def method(self: Tensor, axis: _Any = None, *, dtype: _Any = None, keepdims: _bool = False, keepdim: _bool = False) -> Tensor:
+    # NumPy's functions hand on `out`, PyTorch says `dim` and `keepdim`.
+    def method(
+        self: Tensor, axis: _Any = None, dtype: _Any = None, out: None = None, keepdims: _bool = False, *, dim: _Any = None, keepdim: _bool = False
+    ) -> Tensor:
+        if out is not None:
+            raise TypeError(f"{function.__name__}: out is of type {type(out).__name__}; want None: results are new tensors")
         keeps = [_flag(k, function.__name__, "keepdims") for k in (keepdims, keepdim)]
-        return function(self, axis=axis, dtype=dtype, keepdims=True in keeps)
+        given = {} if dtype is None else {"dtype": dtype}
+        return function(self, axis=dim if axis is None else axis, keepdims=True in keeps, **given)
 
     method.__qualname__ = function.__name__
     method.__name__, method.__doc__ = function.__name__, function.__doc__
     return _named(method)
 
 
-for _f in (sum, mean, max, min, argmax, argmin):
-    setattr(Tensor, _f.__name__, _method(_f))
-
-
-def all(x: _Any, /, *, axis: _Any = None, keepdims: _bool = False) -> Tensor:
+def all(x: _Any, /, axis: _Any = None, *, keepdims: _bool = False) -> Tensor:
     """Whether every element is true."""
     return logical_not(any(logical_not(_bilin._tensor(x, "all", "x")), axis=axis, keepdims=keepdims))
 
 
-def any(x: _Any, /, *, axis: _Any = None, keepdims: _bool = False) -> Tensor:
+def any(x: _Any, /, axis: _Any = None, *, keepdims: _bool = False) -> Tensor:
     """Whether some element is true."""
     return sum(_bilin._tensor(x, "any", "x").astype(bool), axis=axis, keepdims=keepdims) != 0
+
+
+for _f in (sum, mean, max, min, argmax, argmin, all, any):
+    setattr(Tensor, _f.__name__, _method(_f))
 
 
 def reshape(x: _Any, /, shape: _Any, *, copy: _bool | None = None) -> Tensor:
@@ -365,6 +371,8 @@ def concat(tensors: _Any, /, *, axis: int | None = 0) -> Tensor:
         raise TypeError(f"concat: tensors is of type {type(tensors).__name__}; want a list or tuple")
     if axis is None:
         tensors, axis = [_bilin._tensor(t, "concat", "tensors").reshape(-1) for t in tensors], 0
+    if not tensors:
+        raise errors.InvalidArgument("concat: tensors is an empty list; want at least one")
     return _concat(*tensors, axis=axis)
 
 

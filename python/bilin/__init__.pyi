@@ -85,15 +85,15 @@ def abs(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def add(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def all(x: ArrayLike, /, *, axis: Axes = ..., keepdims: _Truth = ...) -> Tensor:
+def all(x: ArrayLike, /, axis: Axes = ..., *, keepdims: _Truth = ...) -> Tensor:
     """Whether every element is true."""
-def any(x: ArrayLike, /, *, axis: Axes = ..., keepdims: _Truth = ...) -> Tensor:
+def any(x: ArrayLike, /, axis: Axes = ..., *, keepdims: _Truth = ...) -> Tensor:
     """Whether some element is true."""
 def arange(start: float, /, stop: float = ..., step: float = ..., *, dtype: DTypeLike | None = ..., device: str | None = ...) -> Tensor:
     """start, start + step, … before stop; int64 for whole numbers, else float32."""
-def argmax(x: ArrayLike, /, *, axis: int | None = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
+def argmax(x: ArrayLike, /, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``argmax`` over ``axis``, an axis, a tuple of them, or None for all."""
-def argmin(x: ArrayLike, /, *, axis: int | None = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
+def argmin(x: ArrayLike, /, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``argmin`` over ``axis``, an axis, a tuple of them, or None for all."""
 def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: _Truth | None = ..., device: str | None = ...) -> Tensor:
     """The same values in another dtype."""
@@ -213,13 +213,13 @@ def lt(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def matrix_transpose(x: ArrayLike, /) -> Tensor:
     """The last two axes exchanged."""
-def max(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
+def max(x: ArrayLike, /, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``max`` over ``axis``, an axis, a tuple of them, or None for all."""
 def maximum(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def mean(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
+def mean(x: ArrayLike, /, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``mean`` over ``axis``, an axis, a tuple of them, or None for all."""
-def min(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
+def min(x: ArrayLike, /, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``min`` over ``axis``, an axis, a tuple of them, or None for all."""
 def minimum(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
@@ -241,7 +241,7 @@ def ones(shape: int | Sequence[int], *, dtype: DTypeLike | None = ..., device: s
     """Ones, float32 where no dtype is named."""
 def ones_like(x: ArrayLike, /, *, dtype: DTypeLike | None = ..., device: str | None = ...) -> Tensor:
     """Ones of this shape."""
-def permute(x: ArrayLike, /, axes: Axes = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
+def permute(x: ArrayLike, /, axes: Axes = ..., *more: int, axis: Axes = ..., dim: Axes = ...) -> Tensor:
     """An op of the registry."""
 def permute_dims(x: ArrayLike, /, axes: Axes) -> Tensor:
     """Axes in another order."""
@@ -267,13 +267,13 @@ def softmax(x: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tens
     """An op of the registry."""
 def sqrt(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def squeeze(x: ArrayLike, /, axes: Axes = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
+def squeeze(x: ArrayLike, /, axes: Axes = ..., *more: int, axis: Axes = ..., dim: Axes = ...) -> Tensor:
     """An op of the registry."""
 def sub(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
 def subtract(lhs: ArrayLike, rhs: ArrayLike, /) -> Tensor:
     """An op of the registry."""
-def sum(x: ArrayLike, /, *, axis: Axes = ..., dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
+def sum(x: ArrayLike, /, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ...) -> Tensor:
     """``sum`` over ``axis``, an axis, a tuple of them, or None for all."""
 def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = ...) -> Tensor:
     """Positions along ``axis``."""

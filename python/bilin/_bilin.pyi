@@ -182,6 +182,7 @@ class Tensor:
     def __complex__(self) -> complex: ...
     def __index__(self) -> int: ...
     def __hash__(self) -> int: ...
+    def __format__(self, spec: str, /) -> str: ...
     def __array__(self, dtype: Any = None, copy: _Truth | None = None) -> npt.NDArray[Any]: ...
     def __dlpack__(self, **options: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -230,9 +231,13 @@ class Tensor:
         """An op of the registry."""
     def add(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
-    def argmax(self, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def all(self, axis: Axes = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
+        """Whether every element is true."""
+    def any(self, axis: Axes = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
+        """Whether some element is true."""
+    def argmax(self, axis: int | None = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
         """``argmax`` over ``axis``, an axis, a tuple of them, or None for all."""
-    def argmin(self, axis: int | None = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def argmin(self, axis: int | None = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
         """``argmin`` over ``axis``, an axis, a tuple of them, or None for all."""
     def astype(self, dtype: DTypeLike, /, *, copy: _Truth | None = ..., device: str | None = ...) -> Tensor:
         """The same values in another dtype; differentiable between floating and complex dtypes."""
@@ -341,13 +346,13 @@ class Tensor:
         """An op of the registry."""
     def matvec(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
-    def max(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def max(self, axis: Axes = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
         """``max`` over ``axis``, an axis, a tuple of them, or None for all."""
     def maximum(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
-    def mean(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def mean(self, axis: Axes = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
         """``mean`` over ``axis``, an axis, a tuple of them, or None for all."""
-    def min(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def min(self, axis: Axes = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
         """``min`` over ``axis``, an axis, a tuple of them, or None for all."""
     def minimum(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
@@ -369,7 +374,7 @@ class Tensor:
         """A read-only array over this memory, or with `copy=True` a writable copy."""
     def outer(self, rhs: ArrayLike, /, out_dtype: DTypeLike | None = ...) -> Tensor:
         """An op of the registry."""
-    def permute(self, axes: Axes = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
+    def permute(self, axes: Axes = ..., *more: int, axis: Axes = ..., dim: Axes = ...) -> Tensor:
         """An op of the registry."""
     def pow(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
@@ -410,14 +415,14 @@ class Tensor:
         """An op of the registry."""
     def sqrt(self) -> Tensor:
         """An op of the registry."""
-    def squeeze(self, axes: Axes = ..., *, axis: Axes = ..., dim: Axes = ...) -> Tensor:
+    def squeeze(self, axes: Axes = ..., *more: int, axis: Axes = ..., dim: Axes = ...) -> Tensor:
         """An op of the registry."""
     @property
     def strides(self) -> tuple[int, ...]:
         """Strides in elements."""
     def sub(self, rhs: ArrayLike, /) -> Tensor:
         """An op of the registry."""
-    def sum(self, axis: Axes = ..., *, dtype: DTypeLike | None = ..., keepdims: _Truth = ..., keepdim: _Truth = ...) -> Tensor:
+    def sum(self, axis: Axes = ..., dtype: DTypeLike | None = ..., out: ArrayLike | None = ..., keepdims: _Truth = ..., *, dim: ArrayLike | None = ..., keepdim: _Truth = ...) -> Tensor:
         """``sum`` over ``axis``, an axis, a tuple of them, or None for all."""
     def tanh(self) -> Tensor:
         """An op of the registry."""

@@ -90,7 +90,7 @@ def functions():
                 continue
             if inspect.isclass(f) and (issubclass(f, (BaseException, tuple, list)) or f in (bl.autograd.FunctionCtx,)):
                 continue
-            if getattr(f, "__module__", "bilin") in ("typing", "builtins") and not hasattr(f, "__self__"):
+            if getattr(f, "__module__", "bilin") in ("typing", "builtins", "collections.abc") and not hasattr(f, "__self__"):
                 continue
             if id(f) not in seen:
                 seen.add(id(f))

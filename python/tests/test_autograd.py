@@ -377,3 +377,113 @@ def test_schemas():
     s = bl.op_lookup("matmul")
     assert (s.name, s.version, s.amp_policy, s.deterministic, s.arity) == ("matmul", 1, "Promote", True, "2")
     assert s.hash == bl.schema_hash(s) == (bl.ones((1, 1)).requires_grad_() @ bl.ones((1, 1))).grad_fn.schema().hash
+
+
+def test_retained_gradients_add_up_and_may_be_set():
+    x = bl.asarray([1.0, 2.0, 3.0], dtype="float64").requires_grad_()
+    y = x * 2
+    y.retain_grad()
+    loss = (y * 3).sum() + (y * y).sum() + y[1]
+    loss.backward(retain_graph=True)
+    held = y.grad
+    loss.backward()
+    assert (held.tolist(), y.grad.tolist(), x.grad.tolist()) == ([7, 12, 15], [14, 24, 30], [28, 48, 60])
+    y.zero_grad()
+    assert y.grad is None
+    y.grad = bl.ones(3, dtype="float64")
+    assert y.grad.tolist() == [1, 1, 1]
+    # In `grad`, hooks run on the way to what is asked for; .grad is nobody's.
+    seen = []
+    z = x * x
+    z.register_hook(lambda g: seen.append("z") or 2 * g)
+    x.register_hook(lambda g: seen.append("x"))
+    w = bl.asarray([1.0, 1.0, 1.0], dtype="float64").requires_grad_()
+    w.register_hook(lambda g: seen.append("w"))
+    x.zero_grad()
+    first, second, again = bl.autograd.grad((z * w).sum(), [x, z, x])
+    assert (seen, first.tolist(), second.tolist(), again.tolist()) == (["z", "x"], [4, 8, 12], [2, 2, 2], [4, 8, 12])
+    assert x.grad is None and z.grad is None
+
+
+def test_what_nobody_used_arrives_as_zeros():
+    class Two(Function):
+        seen = []
+
+        @staticmethod
+        def forward(ctx, x, scale):
+            return x * scale, (x * x).sum(), 3
+
+        @staticmethod
+        def backward(ctx, g, h, note):
+            Two.seen.append((g.tolist(), h.tolist(), note, ctx.needs_input_grad))
+            return g * 2 + h, None
+
+    x = bl.asarray([1.0, 2.0]).requires_grad_()
+    scaled, square, note = Two.apply(x, 2.0)
+    square.backward(retain_graph=True)
+    scaled.sum().backward()
+    assert note == 3 and Two.seen == [([0, 0], 1, None, (True, False)), ([1, 1], 0, None, (True, False))]
+
+
+def test_perturbations_of_nested_transforms_do_not_mix():
+    # d/dx [x · d/dy (x + y)] is 1, whatever the modes.
+    one = bl.asarray(1.0)
+    forward = lambda f: lambda x: bl.func.jvp(f, (x,), (one,))[1]  # noqa: E731
+    for outer in (forward, bl.func.grad, bl.func.jacfwd, bl.func.jacrev):
+        for inner in (forward, bl.func.grad, bl.func.jacfwd, bl.func.jacrev):
+            assert outer(lambda x: x * inner(lambda y: x + y)(one))(one).item() == 1
+
+
+def test_modes_belong_to_a_thread_and_backward_to_no_scope():
+    x = bl.asarray(RNG.standard_normal((4, 3)), dtype="float32")
+    w = bl.asarray(RNG.standard_normal((3, 2)), dtype="float32").requires_grad_()
+
+    def loss():
+        with bl.amp.autocast("bfloat16"):
+            return bl.tanh(x @ w).sum()
+
+    loss().backward()
+    want, found, modes = w.grad.tolist(), [], []
+    scopes = (lambda: bl.amp.autocast("float16"), lambda: bl.amp.autocast(enabled=False), lambda: bl.amp.autocast("bfloat16"))
+
+    def work(y, scope):
+        modes.append((bl.amp.autocast_dtype(), bl.is_grad_enabled(), bl.are_deterministic_algorithms_enabled()))
+        with scope():
+            y.backward()
+
+    bl.use_deterministic_algorithms(True)
+    try:
+        with bl.no_grad(), bl.amp.autocast("bfloat16"):
+            assert (x @ x.mT).dtype == bl.bfloat16 and bl.are_deterministic_algorithms_enabled()
+            for scope in scopes:
+                with bl.enable_grad():
+                    w.zero_grad()
+                    thread = threading.Thread(target=work, args=(loss(), scope))
+                    thread.start(), thread.join()
+                    found.append(w.grad.tolist())
+    finally:
+        bl.use_deterministic_algorithms(False)
+    assert found == [want] * 3 and w.grad.dtype == bl.float32
+    assert modes == [(None, True, False)] * 3 and not bl.are_deterministic_algorithms_enabled()
+
+
+def test_counters_return_to_where_they_were():
+    gc.collect()
+    before = bl.memory_stats()["current_bytes"]
+    for last in ("drop", "backward", "create_graph", "checkpoint", "function", "hvp"):
+        x, w, b = leaf(20, 30), leaf(30, 10), leaf(10)
+        y = Linear.apply(x, w, b, 0.5) if last == "function" else x @ w + b
+        z = checkpoint(lambda t: (t * t).tanh(), y) if last == "checkpoint" else (y * y).tanh()
+        z.register_hook(lambda g: 2 * g)
+        if last == "create_graph":
+            (g,) = bl.autograd.grad(z.sum(), x, create_graph=True)
+            assert g.requires_grad
+            del g
+        elif last == "hvp":
+            bl.func.hvp(lambda x: (x @ w).tanh().sum(), (x.detach(),), (x.detach(),))
+        elif last != "drop":
+            z.sum().backward()
+        assert bl.memory_stats()["current_bytes"] > before
+        del x, w, b, y, z
+        gc.collect()
+        assert bl.memory_stats()["current_bytes"] == before, last

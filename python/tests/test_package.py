@@ -118,6 +118,18 @@ def test_a_gradient_flows_through_a_gradient_step():
     assert learned[0] - learned[1] > 2 * (random[0] - random[1]) > 0 and learned[1] < random[1]
 
 
+def test_the_package_is_small_and_comes_in_fast():
+    files = [f for f in pathlib.Path(bl.__file__).parent.rglob("*") if f.is_file() and f.suffix != ".pyc"]
+    assert sum(f.stat().st_size for f in files) < 10e6
+    # Time of the processor, which other work on the machine doesn't count towards.
+    code = "import time, numpy; t = time.process_time(); import bilin; print(time.process_time() - t)"
+    times = [float(subprocess.run([*PYTHON, "-c", code], capture_output=True, text=True).stdout) for _ in range(3)]
+    assert min(times) < 0.1
+    unwanted = "import sys, numpy; before = set(sys.modules); import bilin; print(*sorted(set(sys.modules) - before))"
+    brought = subprocess.run([*PYTHON, "-c", unwanted], capture_output=True, text=True).stdout.split()
+    assert not {m for m in brought if m.split(".")[0] in ("ml_dtypes", "inspect", "matplotlib", "torch")}, brought
+
+
 def counted(work):
     """How far another thread of Python comes while `work` runs."""
     begun, done, count = threading.Event(), threading.Event(), 0

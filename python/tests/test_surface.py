@@ -229,6 +229,85 @@ def test_gradients_in_jaxs_style():
     np.testing.assert_allclose(hessian, np.diag(6 * a.reshape(-1)), atol=1e-12)
 
 
+def test_derivatives_by_several_arguments_and_with_aux():
+    a, b = RNG.standard_normal((2, 3)), RNG.standard_normal(3)
+    x, y = bl.asarray(a), bl.asarray(b)
+    eye = np.eye(2)
+    for jacobian in (bl.func.jacrev, bl.func.jacfwd):
+        # ∂(m·v)ᵢ/∂mⱼₖ = δᵢⱼ·vₖ and ∂(m·v)ᵢ/∂vₖ = mᵢₖ.
+        found, aux = jacobian(lambda m, v, *, scale: ({"y": scale * (m @ v)}, "kept"), argnums=(0, -1), has_aux=True)(x, y, scale=2.0)
+        assert aux == "kept" and isinstance(found["y"], tuple)
+        np.testing.assert_allclose(found["y"][0].numpy(), 2 * np.einsum("ij,k->ijk", eye, b))
+        np.testing.assert_allclose(found["y"][1].numpy(), 2 * a)
+    # f = Σ v²·w: ∂²f/∂v² = diag(2w), ∂²f/∂v∂w = diag(2v), ∂²f/∂w² = 0.
+    w = bl.asarray(RNG.standard_normal(3))
+    (vv, vw), (wv, ww) = bl.func.hessian(lambda v, w: (v * v * w).sum(), argnums=(0, 1))(y, w)
+    for got, want in ((vv, 2 * w.numpy()), (vw, 2 * b), (wv, 2 * b), (ww, 0 * b)):
+        np.testing.assert_allclose(got.numpy(), np.diag(want))
+    second, aux = bl.func.hessian(lambda v: ((v * v).sum(), {"n": 3}), has_aux=True)(y)
+    np.testing.assert_allclose(second.numpy(), 2 * np.eye(3))
+    assert aux == {"n": 3}
+    value, slope, aux = bl.func.jvp(lambda v: (v * v, v.shape), (y,), (bl.ones_like(y),), has_aux=True)
+    np.testing.assert_allclose(slope.numpy(), 2 * b)
+    assert aux == (3,)
+    # Cotangents and tangents take the dtype of what they stand beside.
+    (pulled,) = bl.func.vjp(lambda v: v * v, y)[1](np.ones(3, "float32"))
+    assert pulled.dtype == bl.float64 and np.array_equal(pulled.numpy(), 2 * b)
+    with pytest.raises(bl.ShapeMismatch, match=r"^vjp: the cotangent holds shape \(2,\); want \(3,\)"):
+        bl.func.vjp(lambda v: v * v, y)[1](bl.ones(2))
+    with pytest.raises(bl.ShapeMismatch, match=r"^hvp: tangents holds shape \(2,\); want \(3,\)"):
+        bl.func.hvp(lambda v: (v * v).sum(), (y,), (bl.ones(2),))
+    with pytest.raises(bl.DtypeMismatch, match="^jvp: tangents holds complex64; want float64"):
+        bl.func.jvp(lambda v: v * v, (y,), (bl.ones(3, dtype="complex64"),))
+    with pytest.raises(TypeError, match="^jacfwd: the function gave no pair"):
+        bl.func.jacfwd(lambda v: v, has_aux=True)(y)
+    with pytest.raises(bl.InvalidArgument, match="^jacrev: argnums is 1; the function got 1"):
+        bl.func.jacrev(lambda v: v, argnums=1)(y)
+
+
+def test_what_users_of_other_libraries_write():
+    a = RNG.standard_normal((2, 3)).astype("float32")
+    x = bl.asarray(a)
+    np.testing.assert_allclose(x.sum(dim=1, keepdim=True).numpy(), a.sum(1, keepdims=True), rtol=1e-6)
+    np.testing.assert_allclose(bl.mean(x, 0).numpy(), a.mean(0), rtol=1e-6)
+    for f in (np.sum, np.mean, np.max, np.min, np.argmax, np.all):
+        got = f(x, axis=0)
+        assert isinstance(got, bl.Tensor)
+        np.testing.assert_allclose(got.numpy(), f(a, axis=0), rtol=1e-6)
+    with pytest.raises(TypeError, match="sum: out is of type ndarray"):
+        np.sum(x, out=np.zeros(()))
+    assert (x > 9).any().item() is False and (x < 9).all(axis=1).tolist() == [True, True]
+    assert x.permute(1, 0).shape == bl.permute(x, (1, 0)).shape == (3, 2) and bl.ones((1, 2, 1)).squeeze(0, 2).shape == (2,)
+    assert f"{x[0, 0]:.2f} {bl.asarray(7):>3}" == f"{a[0, 0]:.2f}   7" and f"{x}" == str(x)
+    with pytest.raises(ValueError, match="^__format__: self has shape"):
+        f"{x:.2f}"
+    # Numbers and lists alone: floats before whole numbers, in any order.
+    for one, two in ((1, 2.5), ([1, 2], [1.5, 2.5]), ([1, 2], 2.5)):
+        assert bl.add(one, two).tolist() == bl.add(two, one).tolist() == np.add(one, two).tolist() and bl.add(one, two).dtype == bl.float32
+    assert bl.where([True, False], 1, 2.5).tolist() == [1, 2.5]
+
+
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda: bl.asarray([[1, 2], [3]]), "asarray: obj is a list that isn't an array; want a tensor"),
+        (lambda: bl.asarray([1, "a"]), "asarray: obj is a list that holds more than numbers; want"),
+        (lambda: bl.einsum(bl.ones(2), bl.ones(2)), "einsum: subscripts is of type bilin.Tensor; want text such as"),
+        (lambda: bl.tensordot(bl.ones(2), bl.ones(2), axes=(0, 1, 2)), "tensordot: axes is a list of 3 items; want"),
+        (lambda: bl.sum(bl.ones(2), "a"), "sum: axis is of type str; want a whole number"),
+        (lambda: float(bl.ones(3)), r"__float__: self has shape \(3,\); want one element: index it first, or use tolist\(\)"),
+        (lambda: setattr(bl.ones(3), "grad", bl.ones(2)), r"grad: value: grad is of shape \(2,\); want \(3,\)"),
+        (lambda: bl.zeros(2, dtype="int32").fill_(2.5), "fill_: value is 2.5, which int32 doesn't hold"),
+        (lambda: bl.concat([]), "concat: tensors is an empty list"),
+        (lambda: bl.set_num_threads(10**9), "set_num_threads: n: threads is 1000000000; want a count from 1 to 4096"),
+        (lambda: bl.func.grad(lambda x: x)(1), "grad: an input has dtype int64; only floating and complex tensors have gradients; convert it"),
+    ],
+)
+def test_slips_are_told(call, text):
+    with pytest.raises((TypeError, ValueError), match=f"^{text}"):
+        call()
+
+
 def test_every_op_of_the_registry_is_here():
     names = [s.name for s in bl.op_registry_all()]
     assert len(names) > 60

@@ -1,13 +1,11 @@
-//! Passes: checkpoints, anomalies, hooks after accumulation, several roots, sums in place, threads.
+//! Passes: anomalies, hooks after accumulation, several roots, sums in place, threads.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use bilin_core::autograd::{self, BackwardOptions, GradOptions};
 use bilin_core::exec::reference::ReferenceBackend;
-use bilin_core::schema::modes::set_autocast;
-use bilin_core::{DType, Device, Error, Result, Rng, Tensor, concat, no_grad};
+use bilin_core::{DType, Device, Error, Result, Rng, Tensor, concat};
 
 fn dev() -> Device {
     Device::reference()
@@ -27,123 +25,6 @@ fn sum(t: &Tensor) -> Result<Tensor> {
 }
 fn keeping() -> BackwardOptions {
     BackwardOptions { retain_graph: Some(true), ..Default::default() }
-}
-
-/// Two results of two operands.
-fn body(x: &[Tensor]) -> Result<Vec<Tensor>> {
-    let p = x[0].mul(&x[1])?.sin()?;
-    Ok(vec![p.mul(&x[0])?, p.exp()?])
-}
-fn checked(x: &[Tensor]) -> Result<Tensor> {
-    let y = autograd::checkpoint(body, &[&x[0], &x[1]])?;
-    y[0].mul(&y[1])?.add(&y[1])
-}
-fn plain(x: &[Tensor]) -> Result<Tensor> {
-    let y = body(x)?;
-    y[0].mul(&y[1])?.add(&y[1])
-}
-
-#[test]
-fn a_checkpoint_has_the_derivatives_of_its_function() {
-    let mut rng = Rng::new(9);
-    let mut of = || Tensor::randn([3], DType::F64, &dev(), &mut rng).unwrap();
-    let (a, b, u, v) = (of(), of(), of(), of());
-    autograd::gradcheck(checked, &[&a, &b], Default::default()).unwrap();
-    autograd::gradgradcheck(checked, &[&a, &b], Default::default()).unwrap();
-    let same = |a: &[Tensor], b: &[Tensor]| a.iter().zip(b).for_each(|(a, b)| assert_eq!(values(a), values(b)));
-    let total = |f: fn(&[Tensor]) -> Result<Tensor>| move |x: &[Tensor]| sum(&f(x)?);
-    let gradient = |f: fn(&[Tensor]) -> Result<Tensor>| autograd::value_and_grad(total(f), &[&a, &b]).unwrap().1;
-    same(&gradient(checked), &gradient(plain));
-    let forward = |f: fn(&[Tensor]) -> Result<Tensor>| autograd::jvp(f, &[&a, &b], &[&u, &v]).unwrap().1;
-    same(&[forward(checked)], &[forward(plain)]);
-    let product = |f: fn(&[Tensor]) -> Result<Tensor>| autograd::hvp(total(f), &[&a, &b], &[&u, &v]).unwrap();
-    same(&product(checked), &product(plain));
-    // One operand made of another: each gradient is through the function alone.
-    let related =
-        |f: fn(&[Tensor]) -> Result<Tensor>| autograd::value_and_grad(move |x| sum(&f(&[x[0].clone(), x[0].exp()?])?), &[&a]).unwrap().1;
-    same(&related(checked), &related(plain));
-}
-
-#[test]
-fn checkpoints_nest_and_captured_tensors_get_gradients() {
-    let run = |depth: usize| {
-        let (x, w) = (leaf(&[0.3, 0.4]), leaf(&[1.5, -0.5]));
-        let scaled = w.mul_scalar(2.0).unwrap();
-        fn nest(x: &Tensor, w: Tensor, depth: usize) -> Result<Tensor> {
-            let f = move |x: &[Tensor]| {
-                let y = x[0].mul(&w)?.sin()?;
-                Ok(vec![if depth > 1 { nest(&y, w.clone(), depth - 1)?.add(&y)? } else { y }])
-            };
-            Ok(if depth == 0 { x.clone() } else { autograd::checkpoint(f, &[x])?.remove(0) })
-        }
-        let y = if depth > 0 { nest(&x, scaled, depth).unwrap() } else { x.mul(&scaled).unwrap().sin().unwrap() };
-        sum(&y).unwrap().backward().unwrap();
-        (values(&x.grad().unwrap()), values(&w.grad().unwrap()))
-    };
-    assert_eq!(run(1), run(0));
-    assert!(run(3).1.iter().all(|g| *g != 0.0));
-    // Hooks of a captured leaf run once.
-    let (x, w, calls) = (leaf(&[2.]), leaf(&[3.]), Arc::new(AtomicUsize::new(0)));
-    let seen = calls.clone();
-    let held = w.clone();
-    w.register_hook(move |_| Ok((seen.fetch_add(1, Relaxed) > 9).then(|| held.detach()))).unwrap();
-    let inner = w.detach().requires_grad_(true).unwrap();
-    let (w2, i2) = (w.clone(), inner.clone());
-    let y = autograd::checkpoint(move |x| Ok(vec![x[0].mul(&w2)?.mul(&i2)?]), &[&x]).unwrap().remove(0);
-    y.backward().unwrap();
-    assert_eq!((calls.load(Relaxed), values(&w.grad().unwrap()), values(&inner.grad().unwrap())), (1, vec![6.], vec![6.]));
-}
-
-#[test]
-fn a_checkpoint_restores_random_numbers_and_the_autocast_scope() {
-    let x = leaf(&[1., 2., 3., 4.]);
-    let dropout = |x: &[Tensor], rng: &mut Rng| {
-        let mask = Tensor::rand(x[0].shape(), DType::F64, x[0].device(), rng)?;
-        Ok(vec![x[0].mul(&mask)?.mul(&x[0])?])
-    };
-    let (mut rng, mut same) = (Rng::new(5), Rng::new(5));
-    let y = autograd::checkpoint_with_rng(dropout, &[&x], &mut rng).unwrap().remove(0);
-    let want = dropout(&[x.detach()], &mut same).unwrap().remove(0);
-    assert_eq!((values(&y), rng.next_u32x4()), (values(&want), same.next_u32x4()));
-    rng.next_u32x4();
-    sum(&y).unwrap().backward().unwrap();
-    let slopes: Vec<f64> = values(&want).iter().zip(values(&x)).map(|(y, x)| 2.0 * y / x).collect();
-    assert!(values(&x.grad().unwrap()).iter().zip(&slopes).all(|(a, b)| (a - b).abs() < 1e-14));
-    let a = Tensor::full([2, 2], 1.0 + 2f64.powi(-12), DType::F32, &dev()).unwrap().requires_grad_(true).unwrap();
-    let dtypes = Arc::new(Mutex::new(Vec::new()));
-    let seen = dtypes.clone();
-    let product = move |x: &[Tensor]| {
-        let y = x[0].matmul(&x[0])?;
-        seen.lock().unwrap().push(y.dtype());
-        Ok(vec![y])
-    };
-    let y = {
-        let _scope = set_autocast(Some(DType::Bf16));
-        autograd::checkpoint(product, &[&a]).unwrap().remove(0)
-    };
-    sum(&y).unwrap().backward().unwrap();
-    assert_eq!(*dtypes.lock().unwrap(), [DType::Bf16; 2]);
-}
-
-#[test]
-fn a_checkpoint_keeps_its_operands_alone_and_says_what_went_wrong() {
-    let device = own_device();
-    let x = Tensor::ones([1024], DType::F64, &device).unwrap().requires_grad_(true).unwrap();
-    let deep = |x: &[Tensor]| (0..50).try_fold(x[0].clone(), |y, _| y.sin()).map(|y| vec![y]);
-    let before = device.memory_stats().current_bytes;
-    let whole = deep(std::slice::from_ref(&x)).unwrap();
-    assert!(device.memory_stats().current_bytes - before >= 50 * 8192);
-    drop(whole);
-    let y = autograd::checkpoint(deep, &[&x]).unwrap().remove(0);
-    assert_eq!(device.memory_stats().current_bytes - before, 8192, "the result alone");
-    no_grad(|| x.fill_(2.0)).unwrap();
-    let error = sum(&y).unwrap().backward().unwrap_err();
-    assert!(matches!(&error, Error::VersionMismatch { op, operand: 0, .. } if op == "checkpoint"), "{error}");
-    let runs = AtomicUsize::new(1);
-    let changing = move |x: &[Tensor]| Ok(vec![x[0].narrow(0, 0, runs.fetch_add(1, Relaxed))?]);
-    let y = autograd::checkpoint(changing, &[&leaf(&[1., 2., 3.])]).unwrap().remove(0);
-    let text = sum(&y).unwrap().backward().unwrap_err().to_string();
-    assert!(text.contains("float64 (2,)") && text.contains("float64 (1,)"), "{text}");
 }
 
 #[test]
@@ -190,6 +71,82 @@ fn leaf_hooks_run_before_accumulation_and_post_hooks_after() {
     y.backward().unwrap();
     assert_eq!(log.lock().unwrap().len(), 5);
     assert!(x.neg().unwrap().register_post_accumulate_grad_hook(|_| Ok(())).is_err());
+}
+
+#[test]
+fn a_retained_gradient_is_the_sum_of_its_consumers_and_adds_up_pass_by_pass() {
+    let x = leaf(&[1., 2., 3.]);
+    let y = x.mul_scalar(2.0).unwrap();
+    y.retain_grad().unwrap();
+    // Three consumers: 3y + y·y + the second element of y.
+    let parts = [y.mul_scalar(3.0).unwrap(), y.mul(&y).unwrap(), y.narrow(0, 1, 1).unwrap()].map(|t| sum(&t).unwrap());
+    let loss = parts[0].add(&parts[1]).unwrap().add(&parts[2]).unwrap();
+    loss.backward_with(keeping()).unwrap();
+    // 3 + 2y, and 1 for the second.
+    let once = vec![7., 12., 15.];
+    let held = y.grad().unwrap();
+    assert_eq!(values(&held), once);
+    loss.backward_with(keeping()).unwrap();
+    assert_eq!(values(&y.grad().unwrap()), [14., 24., 30.]);
+    assert_eq!((values(&held), values(&x.grad().unwrap())), (once.clone(), vec![28., 48., 60.]), "what somebody holds stays");
+    y.zero_grad();
+    assert!(y.grad().is_none());
+    y.set_grad(Some(y.detach().ones_like().unwrap())).unwrap();
+    loss.backward().unwrap();
+    assert_eq!(values(&y.grad().unwrap()), [8., 13., 16.]);
+    // Its memory is its own: neither the cotangent's nor another gradient's.
+    let (y, g) = (x.reshape([3, 1]).unwrap(), Tensor::ones([3, 1], DType::F64, &dev()).unwrap());
+    y.retain_grad().unwrap();
+    x.zero_grad();
+    y.backward_with(BackwardOptions { gradient: Some(g.clone()), ..Default::default() }).unwrap();
+    y.grad().unwrap().fill_(9.0).unwrap();
+    assert_eq!((values(&g), values(&x.grad().unwrap())), (vec![1.; 3], vec![1.; 3]));
+}
+
+#[test]
+fn hooks_run_for_tensors_of_the_pass_once_each() {
+    let (x, w) = (leaf(&[1., 2.]), leaf(&[3., 4.]));
+    let [y, other] = [x.mul(&w).unwrap(), x.exp().unwrap()];
+    // Two consumers of y and two roots.
+    let roots = [sum(&y.mul(&y).unwrap()).unwrap(), sum(&y.mul_scalar(2.0).unwrap()).unwrap()];
+    let unused = other.mul_scalar(2.0).unwrap();
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let watch = |name: &'static str, t: &Tensor| {
+        let log = log.clone();
+        let hook = move |g: &Tensor| {
+            log.lock().unwrap().push((name, values(g)));
+            Ok(None)
+        };
+        t.register_hook(hook).unwrap()
+    };
+    let handles = [("x", &x), ("w", &w), ("y", &y), ("other", &other), ("unused", &unused)].map(|(name, t)| watch(name, t));
+    let seen = || std::mem::take(&mut *log.lock().unwrap());
+    let sorted = |mut all: Vec<(&'static str, Vec<f64>)>| {
+        all.sort_by_key(|(name, _)| *name);
+        all
+    };
+    autograd::backward_all(&[&roots[0], &roots[1]], &[], keeping()).unwrap();
+    // y is (3, 8), its gradient 2y + 2.
+    let by_y = ("y", vec![8., 18.]);
+    assert_eq!(sorted(seen()), [("w", vec![8., 36.]), ("x", vec![24., 72.]), by_y.clone()]);
+    // In `grad`, those on the way to what is asked for, and no others.
+    let ask = |inputs: &[&Tensor]| {
+        let options = GradOptions { retain_graph: Some(true), ..Default::default() };
+        autograd::grad(&[&roots[0], &roots[1]], inputs, options).unwrap();
+        sorted(seen())
+    };
+    assert_eq!(ask(&[&w]), [("w", vec![8., 36.]), by_y.clone()]);
+    assert_eq!(ask(&[&y]), std::slice::from_ref(&by_y));
+    assert_eq!(ask(&[&y, &x, &y]), [("x", vec![24., 72.]), by_y.clone()]);
+    // What a hook returns flows on, in `grad` as in `backward`.
+    let doubling = y.register_hook(|g| Ok(Some(g.mul_scalar(2.0)?))).unwrap();
+    assert_eq!(ask(&[&w]), [("w", vec![16., 72.]), by_y.clone()]);
+    doubling.remove();
+    doubling.remove();
+    handles[2].remove();
+    sum(&unused).unwrap().backward().unwrap();
+    assert_eq!(seen().iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["unused", "other", "x"]);
+    assert_eq!(ask(&[&w]), [("w", vec![8., 36.])], "a hook that was removed");
 }
 
 #[test]

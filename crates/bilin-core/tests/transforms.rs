@@ -127,6 +127,60 @@ fn a_jacobian_runs_each_op_once_for_all_rows() {
     assert_eq!(counts[..2], counts[2..], "kernels of jacrev, jacfwd and hessian over 4 and over 40 directions");
 }
 
+#[test]
+fn a_jacobian_takes_the_mode_with_fewer_directions() {
+    let of = |shape: [usize; 2]| Tensor::randn(shape, DType::F64, &Device::reference(), &mut Rng::new(6)).unwrap();
+    let kernels = |jac: Jacobian, w: &Tensor| {
+        let x = of([w.shape()[1], 1]).reshape([w.shape()[1]]).unwrap();
+        profile(|| drop(jac(&|x| w.matvec(x)?.tanh()?.mul_scalar(3.0), &x).unwrap()))
+            .events()
+            .iter()
+            .map(|e| (e.name.to_string(), e.node, e.flops))
+            .collect::<Vec<_>>()
+    };
+    let [forward, reverse, chosen] = WAYS;
+    let (tall, wide) = (of([12, 3]), of([3, 12]));
+    for w in [&tall, &wide] {
+        assert_ne!(kernels(forward, w), kernels(reverse, w), "the modes can't be told apart");
+    }
+    assert_eq!(kernels(chosen, &wide), kernels(reverse, &wide));
+    // The shape of the result is learned by a call of the function.
+    assert!(kernels(chosen, &tall).ends_with(&kernels(forward, &tall)));
+    assert!(kernels(chosen, &tall).iter().all(|(_, node, _)| node.is_empty()), "no gradient by rows");
+}
+
+/// A change in place has no tangent: it would leave a value beside the tangent of another.
+#[test]
+fn in_place_on_a_value_that_moves_is_refused_in_forward_mode() {
+    let (x, v) = (vector(&[2., 3.]), vector(&[1., 10.]));
+    type Change = fn(&Tensor, &Tensor) -> Result<()>;
+    let changes: [Change; 4] = [|a, b| a.mul_(b), |a, b| a.copy_(b), |a, _| a.fill_(1.0), |a, _| a.zero_()];
+    for change in changes {
+        for guarded in [false, true] {
+            let still = vector(&[5., 7.]);
+            let run = |a: &Tensor, b: &Tensor| if guarded { no_grad(|| change(a, b)) } else { change(a, b) };
+            let moving = |x: &[Tensor]| {
+                let y = x[0].mul_scalar(2.0)?;
+                run(&y, &still)?;
+                Ok(y)
+            };
+            let text = jvp(moving, &[&x], &[&v]).unwrap_err().to_string();
+            assert!(text.contains("_: ") && text.contains("forward mode"), "{text}");
+            // What doesn't move may change.
+            let (y, t) = jvp(|x| run(&still, &vector(&[1., 2.])).and_then(|()| x[0].mul(&still)), &[&x], &[&v]).unwrap();
+            assert_eq!(values(&y), values(&x.mul(&still).unwrap()));
+            assert_eq!(values(&t), values(&v.mul(&still).unwrap()));
+        }
+    }
+    // A source that moves, and a level that is closed.
+    let still = vector(&[5., 7.]);
+    assert!(jvp(|x| still.add_(&x[0]).and_then(|()| x[0].exp()), &[&x], &[&v]).unwrap_err().to_string().contains("forward mode"));
+    assert_eq!(values(&still), [5., 7.]);
+    let mut out = None;
+    jvp(|x| Ok(out.insert(x[0].mul_scalar(2.0)?).clone()), &[&x], &[&v]).unwrap();
+    out.unwrap().fill_(1.0).unwrap();
+}
+
 /// Reads its cotangent on the host, as no op can over several rows at once.
 struct Sign;
 impl Function for Sign {

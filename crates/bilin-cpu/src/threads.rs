@@ -11,6 +11,9 @@ pub(crate) const SERIAL_BELOW: usize = 1 << 19;
 /// The same for elementwise work, whose steps each take longer.
 const ELEMENTWISE_SERIAL_BELOW: usize = 1 << 17;
 
+/// Most threads of a pool: more than any machine has cores, few enough to start.
+const MOST: usize = 4096;
+
 #[derive(Default)]
 struct Pool {
     threads: usize,
@@ -20,7 +23,7 @@ struct Pool {
 static POOL: RwLock<Pool> = RwLock::new(Pool { threads: 0, pool: None });
 
 fn default_threads() -> usize {
-    let asked = std::env::var("BILIN_NUM_THREADS").ok().and_then(|v| v.parse::<usize>().ok()).filter(|&n| n > 0);
+    let asked = std::env::var("BILIN_NUM_THREADS").ok().and_then(|v| v.parse::<usize>().ok()).filter(|n| (1..=MOST).contains(n));
     asked.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
@@ -56,8 +59,8 @@ pub fn num_threads() -> usize {
 
 /// Sets the number of threads of the engine's own pool. Results don't depend on it.
 pub fn set_num_threads(threads: usize) -> Result<()> {
-    if threads == 0 {
-        return Err(Error::invalid("set_num_threads", "threads", 0, "want at least 1"));
+    if !(1..=MOST).contains(&threads) {
+        return Err(Error::invalid("set_num_threads", "threads", threads, format!("want a count from 1 to {MOST}")));
     }
     let mut pool = POOL.write().unwrap_or_else(|e| e.into_inner());
     if pool.threads != threads {

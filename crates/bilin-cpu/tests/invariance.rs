@@ -49,7 +49,9 @@ fn one_row_has_the_bits_it_has_among_many() {
 
 #[test]
 fn set_num_threads_takes_effect_and_refuses_zero() {
-    assert_eq!(bilin_cpu::set_num_threads(0).unwrap_err().kind(), "InvalidArgument");
+    for wrong in [0, 4097, usize::MAX] {
+        assert_eq!(bilin_cpu::set_num_threads(wrong).unwrap_err().kind(), "InvalidArgument");
+    }
     bilin_cpu::set_num_threads(3).unwrap();
     assert_eq!(bilin_cpu::num_threads(), 3);
     bilin_cpu::set_num_threads(2).unwrap();

@@ -1,7 +1,10 @@
 //! Anything array-like as a tensor.
 
+use std::cmp::Reverse;
+
 use bilin::{DType, Device, Devices, Kind, Tensor};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
@@ -72,6 +75,7 @@ impl Operand {
     /// As a tensor of `dtype`.
     pub fn tensor(self, dtype: DType, device: &Device, func: &str, arg: &str) -> PyResult<Tensor> {
         match self {
+            Operand::Strong(t) if t.dtype() == dtype => Ok(t),
             Operand::Strong(t) => t.astype(dtype).or_raise(),
             Operand::List(t) => t.astype(dtype).or_raise()?.to_device(device).or_raise(),
             Operand::Number(n) => n.tensor(dtype, device, func, arg),
@@ -114,27 +118,39 @@ pub fn tensor(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Tensor>
     found.tensor(dtype, &Device::cpu(), func, arg)
 }
 
+/// Operands that are tensors of one dtype as they come, the common case.
+fn alike(objs: &[(&Bound<'_, PyAny>, &str)]) -> Option<Vec<Tensor>> {
+    let first = objs.first()?.0.cast::<PyTensor>().ok()?.get().0.dtype();
+    let one =
+        |(obj, _): &(&Bound<'_, PyAny>, &str)| obj.cast::<PyTensor>().ok().map(|t| &t.get().0).filter(|t| t.dtype() == first).cloned();
+    objs.iter().map(one).collect()
+}
+
 /// Operands of one dtype by the rules of promotion.
 pub fn promoted(objs: &[(&Bound<'_, PyAny>, &str)], func: &str) -> PyResult<Vec<Tensor>> {
+    if let Some(all) = alike(objs) {
+        return Ok(all);
+    }
     let mut found = Vec::with_capacity(objs.len());
     for (obj, arg) in objs {
         found.push(operand(obj, func, arg)?);
     }
     let mut common: Option<DType> = None;
-    // What has a dtype of its own speaks first.
-    for strong in [true, false] {
-        for o in found.iter().filter(|o| matches!(o, Operand::Strong(_)) == strong) {
-            common = Some(match common {
-                None => o.dtype(),
-                Some(so_far) => o.beside(so_far).or_else(|| if strong { None } else { promote(so_far, o.dtype()) }).ok_or_else(|| {
-                    let mut names: Vec<&str> = objs.iter().map(|(_, name)| *name).collect();
-                    names.dedup();
-                    let names = names.join(", ");
-                    let text = format!("{func}: {names}: dtypes ({so_far}, {}) don't fit; convert one with astype", o.dtype());
-                    new("DtypeMismatch", text)
-                })?,
-            });
-        }
+    // What has a dtype of its own speaks first; of the others floats before whole numbers, whose order then doesn't matter.
+    let mut order: Vec<&Operand> = found.iter().collect();
+    order.sort_by_key(|o| (!matches!(o, Operand::Strong(_)), Reverse(o.dtype())));
+    for o in order {
+        let is_strong = matches!(o, Operand::Strong(_));
+        common = Some(match common {
+            None => o.dtype(),
+            Some(so_far) => o.beside(so_far).or_else(|| if is_strong { None } else { promote(so_far, o.dtype()) }).ok_or_else(|| {
+                let mut names: Vec<&str> = objs.iter().map(|(_, name)| *name).collect();
+                names.dedup();
+                let names = names.join(", ");
+                let text = format!("{func}: {names}: dtypes ({so_far}, {}) don't fit; convert one with astype", o.dtype());
+                new("DtypeMismatch", text)
+            })?,
+        });
     }
     let device =
         found.iter().find_map(|o| if let Operand::Strong(t) = o { Some(t.device().clone()) } else { None }).unwrap_or_else(Device::cpu);
@@ -180,17 +196,21 @@ fn as_ndarray<'py>(obj: &Bound<'py, PyAny>, func: &str, arg: &str) -> PyResult<B
     }
 }
 
+fn not_numbers(func: &str, arg: &str) -> PyErr {
+    PyTypeError::new_err(format!("{func}: {arg} is a list that holds more than numbers; want {WANT}"))
+}
+
 fn from_list(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Tensor> {
     let array = match obj.py().import("numpy")?.call_method1("asarray", (obj,)) {
         Ok(array) => array.cast_into::<PyUntypedArray>()?,
         Err(cause) => {
-            let error = invalid(func, arg, "a list that isn't an array", WANT);
+            let error = invalid(func, arg, "a list that isn't an array", format!("want {WANT}"));
             error.set_cause(obj.py(), Some(cause));
             return Err(error);
         }
     };
     if array.dtype().kind() == b'O' || array.dtype().kind() == b'U' {
-        return Err(wrong_type(func, arg, obj, WANT));
+        return Err(not_numbers(func, arg));
     }
     let t = from_array(&array, Sharing::Never, &Device::cpu(), func, arg)?;
     match t.dtype() {
@@ -205,7 +225,7 @@ fn from_list(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Tensor> 
 pub fn list_of(obj: &Bound<'_, PyAny>, dtype: DType, device: &Device, func: &str, arg: &str) -> PyResult<Tensor> {
     let array = match obj.py().import("numpy")?.call_method1("asarray", (obj,)) {
         Ok(array) if of_descr(&array.cast::<PyUntypedArray>()?.dtype(), func, arg).is_ok() => array,
-        _ => return Err(invalid(func, arg, "a list that isn't an array of numbers", WANT)),
+        _ => return Err(not_numbers(func, arg)),
     };
     from_array(array.cast::<PyUntypedArray>()?, Sharing::Never, device, func, arg)?.astype(dtype).or_raise()
 }

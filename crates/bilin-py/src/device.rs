@@ -59,7 +59,7 @@ pub fn set_memory_limit(limit_bytes: &Bound<'_, PyAny>, device: Option<&Bound<'_
 #[pyfunction]
 #[pyo3(signature = (n, /))]
 pub fn set_num_threads(n: &Bound<'_, PyAny>) -> PyResult<()> {
-    bilin::set_num_threads(len(n, "set_num_threads", "n")?).or_raise()
+    bilin::set_num_threads(len(n, "set_num_threads", "n")?).or_raise_as("set_num_threads", &["n"], &[])
 }
 
 /// Threads of the engine.

@@ -19,6 +19,17 @@ pub enum Number {
     Complex(f64, f64),
 }
 
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Number::Bool(b) => f.write_str(if *b { "True" } else { "False" }),
+            Number::Int(i) => i.fmt(f),
+            Number::Float(x) => x.fmt(f),
+            Number::Complex(x, y) => write!(f, "({x}{y:+}j)"),
+        }
+    }
+}
+
 impl Number {
     /// `None` for other objects; NumPy's scalars aren't Python's numbers, though float64 and complex128 inherit from them.
     pub fn of(obj: &Bound<'_, PyAny>, func: &str, arg: &str) -> PyResult<Option<Number>> {
@@ -80,7 +91,7 @@ impl Number {
         fn make<T: Element>(value: T, device: &Device) -> PyResult<Tensor> {
             Tensor::scalar(value, device).or_raise()
         }
-        let refused = || new("DtypeMismatch", format!("{func}: {arg} is {self:?}, which {dtype} doesn't hold; convert with astype"));
+        let refused = || new("DtypeMismatch", format!("{func}: {arg} is {self}, which {dtype} doesn't hold; convert with astype"));
         macro_rules! int {
             ($t:ty) => {{
                 let i = whole.ok_or_else(refused)?;

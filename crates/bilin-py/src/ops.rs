@@ -62,7 +62,9 @@ fn text(op: &str, name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<Strin
     if let Ok(b) = value.cast::<pyo3::types::PyBool>() {
         return Ok(Some(b.is_true().to_string()));
     }
-    if let Ok(s) = value.cast::<PyString>() {
+    if name == "subscripts"
+        && let Ok(s) = value.cast::<PyString>()
+    {
         return Ok(Some(s.to_string_lossy().into_owned()));
     }
     if let Ok(d) = value.cast::<PyDType>() {
@@ -127,15 +129,17 @@ impl PyOp {
         let mut pairs: Vec<(&'static str, String)> = Vec::new();
         // The attributes by the names that the caller used, for errors.
         let mut others = entry.params.to_vec();
-        let mut args = args.to_vec();
         // Beyond the operands, attributes by position.
-        if let Arity::Exact(n) = entry.schema.arity {
-            let extra = args.split_off(args.len().min(usize::from(n)));
-            if extra.len() > entry.params.len() {
-                let (got, names) = (args.len() + extra.len(), operand_names(entry).join(", "));
-                return Err(pyo3::exceptions::PyTypeError::new_err(format!("{name}: operands are {got} in number; want {n}: {names}")));
-            }
-            for (param, value) in entry.params.iter().zip(&extra) {
+        let count = if let Arity::Exact(n) = entry.schema.arity { args.len().min(usize::from(n)) } else { args.len() };
+        let (args, extra) = args.split_at(count);
+        if let (["axes"], [_, _, ..]) = (entry.params, extra) {
+            // `x.permute(1, 0)` is `x.permute((1, 0))`.
+            pairs.extend(text(name, "axes", PyTuple::new(py, extra)?.as_any())?.map(|t| ("axes", t)));
+        } else if extra.len() > entry.params.len() {
+            let (got, names) = (args.len() + extra.len(), operand_names(entry).join(", "));
+            return Err(pyo3::exceptions::PyTypeError::new_err(format!("{name}: operands are {got} in number; want {count}: {names}")));
+        } else {
+            for (param, value) in entry.params.iter().zip(extra) {
                 pairs.extend(text(name, param, value)?.map(|t| (*param, t)));
             }
         }
@@ -149,7 +153,7 @@ impl PyOp {
             others.iter_mut().filter(|other| **other == param).for_each(|other| *other = key);
             pairs.extend(text(name, key, &value)?.map(|t| (param, t)));
         }
-        let operands = self.operands(&args)?;
+        let operands = self.operands(args)?;
         let attrs = Attrs::from_pairs(entry.schema.name, pairs);
         let most = operands.iter().map(Tensor::numel).max().unwrap_or(0);
         busy(py, most, || (entry.call)(&operands, &attrs)).or_raise_as(name, operand_names(entry), &others)

@@ -117,7 +117,7 @@ pub fn vecmat(lhs: Obj<'_, '_>, rhs: Obj<'_, '_>) -> PyResult<PyTensor> {
 fn axes_of(axes: Obj<'_, '_>) -> PyResult<Axes> {
     if axes.is_instance_of::<PyTuple>() || axes.is_instance_of::<PyList>() {
         if axes.len()? != 2 {
-            return Err(invalid("tensordot", "axes", format!("{} items", axes.len()?), "want a count or a pair of axis lists"));
+            return Err(invalid("tensordot", "axes", format!("a list of {} items", axes.len()?), "want a count or a pair of axis lists"));
         }
         return Ok(Axes::Pairs(ints(&axes.get_item(0)?, "tensordot", "axes")?, ints(&axes.get_item(1)?, "tensordot", "axes")?));
     }
@@ -143,8 +143,11 @@ pub fn tensordot(
 fn from_lists(all: &[Bound<'_, PyAny>], func: &str) -> PyResult<String> {
     let labels = |list: &Bound<'_, PyAny>| -> PyResult<String> {
         let mut text = String::new();
-        let wrong = |_| wrong_type(func, "subscripts", list, "text such as 'ij,jk->ik', or a list of numbers after each operand");
-        for item in list.try_iter().map_err(wrong)? {
+        let wrong = || wrong_type(func, "subscripts", list, "text such as 'ij,jk->ik', or a list of numbers after each operand");
+        if list.is_instance_of::<PyTensor>() {
+            return Err(wrong());
+        }
+        for item in list.try_iter().map_err(|_| wrong())? {
             let item = item?;
             if item.is_instance_of::<PyEllipsis>() {
                 text.push_str("...");

@@ -30,24 +30,28 @@ pub fn busy<T: Send>(py: Python<'_>, elements: usize, work: impl FnOnce() -> T +
 }
 
 /// A number of Python from the only element.
-fn number<'py>(py: Python<'py>, t: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+fn number<'py>(py: Python<'py>, t: &Tensor, func: &str) -> PyResult<Bound<'py, PyAny>> {
+    if t.numel() != 1 {
+        let text = format!("{func}: self has shape {}; want one element: index it first, or use tolist()", bilin::shape_text(t.shape()));
+        return Err(new("ShapeMismatch", text));
+    }
     Ok(match t.dtype() {
-        DType::Bool => t.item::<bool>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.to_owned().into_any(),
-        DType::U8 => t.item::<u8>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
-        DType::I8 => t.item::<i8>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
-        DType::I16 => t.item::<i16>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
-        DType::I32 => t.item::<i32>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
-        DType::I64 => t.item::<i64>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
-        DType::F16 => t.item::<f16>().or_raise_as("item", &["self"], &[])?.to_f64().into_pyobject(py)?.into_any(),
-        DType::Bf16 => t.item::<bf16>().or_raise_as("item", &["self"], &[])?.to_f64().into_pyobject(py)?.into_any(),
-        DType::F32 => f64::from(t.item::<f32>().or_raise_as("item", &["self"], &[])?).into_pyobject(py)?.into_any(),
-        DType::F64 => t.item::<f64>().or_raise_as("item", &["self"], &[])?.into_pyobject(py)?.into_any(),
+        DType::Bool => t.item::<bool>().or_raise()?.into_pyobject(py)?.to_owned().into_any(),
+        DType::U8 => t.item::<u8>().or_raise()?.into_pyobject(py)?.into_any(),
+        DType::I8 => t.item::<i8>().or_raise()?.into_pyobject(py)?.into_any(),
+        DType::I16 => t.item::<i16>().or_raise()?.into_pyobject(py)?.into_any(),
+        DType::I32 => t.item::<i32>().or_raise()?.into_pyobject(py)?.into_any(),
+        DType::I64 => t.item::<i64>().or_raise()?.into_pyobject(py)?.into_any(),
+        DType::F16 => t.item::<f16>().or_raise()?.to_f64().into_pyobject(py)?.into_any(),
+        DType::Bf16 => t.item::<bf16>().or_raise()?.to_f64().into_pyobject(py)?.into_any(),
+        DType::F32 => f64::from(t.item::<f32>().or_raise()?).into_pyobject(py)?.into_any(),
+        DType::F64 => t.item::<f64>().or_raise()?.into_pyobject(py)?.into_any(),
         DType::C64 => {
-            let c = t.item::<c64>().or_raise_as("item", &["self"], &[])?;
+            let c = t.item::<c64>().or_raise()?;
             pyo3::types::PyComplex::from_doubles(py, c.re.into(), c.im.into()).into_any()
         }
         DType::C128 => {
-            let c = t.item::<c128>().or_raise_as("item", &["self"], &[])?;
+            let c = t.item::<c128>().or_raise()?;
             pyo3::types::PyComplex::from_doubles(py, c.re, c.im).into_any()
         }
     })
@@ -141,33 +145,42 @@ impl PyTensor {
 
     /// The only element as a number of Python.
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        number(py, &self.0)
+        number(py, &self.0, "item")
     }
     /// Nested lists of numbers of Python.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         numpy(py, &readable(&self.0)?, false, "tolist")?.call_method0("tolist")
     }
     fn __float__(&self, py: Python<'_>) -> PyResult<f64> {
-        number(py, &self.0)?.extract()
+        number(py, &self.0, "__float__")?.extract()
     }
     fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        py.get_type::<pyo3::types::PyInt>().call1((number(py, &self.0)?,))
+        py.get_type::<pyo3::types::PyInt>().call1((number(py, &self.0, "__int__")?,))
     }
     fn __complex__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        py.get_type::<pyo3::types::PyComplex>().call1((number(py, &self.0)?,))
+        py.get_type::<pyo3::types::PyComplex>().call1((number(py, &self.0, "__complex__")?,))
     }
     fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.0.rank() != 0 || self.0.dtype().kind() != bilin::Kind::Int {
             return Err(pyo3::exceptions::PyTypeError::new_err("__index__: only a 0-d tensor of integers is an index; use item()"));
         }
-        number(py, &self.0)
+        number(py, &self.0, "__index__")
     }
     fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
         if self.0.numel() != 1 {
             let got = format!("a tensor of {} elements", self.0.numel());
             return Err(invalid("__bool__", "self", got, "only one element has a truth value; use all or any"));
         }
-        number(py, &self.0)?.is_truthy()
+        number(py, &self.0, "__bool__")?.is_truthy()
+    }
+    /// The format of the only element's number, or without one the text.
+    #[pyo3(signature = (spec, /))]
+    fn __format__(slf: &Bound<'_, Self>, spec: &str) -> PyResult<String> {
+        let py = slf.py();
+        if spec.is_empty() {
+            return slf.str()?.extract();
+        }
+        number(py, &slf.get().0, "__format__")?.call_method1("__format__", (spec,))?.extract()
     }
     fn __len__(&self) -> PyResult<usize> {
         let first = self.0.shape().first().copied();
@@ -280,7 +293,7 @@ impl PyTensor {
     #[setter]
     fn set_grad(&self, grad: &Bound<'_, PyAny>) -> PyResult<()> {
         let grad = if grad.is_none() { None } else { Some(tensor_arg(grad, "grad", "value")?) };
-        self.0.set_grad(grad).or_raise()
+        self.0.set_grad(grad).or_raise_as("grad", &["value"], &[])
     }
     /// Forgets the gradient.
     fn zero_grad(&self) {

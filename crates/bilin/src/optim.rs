@@ -63,7 +63,7 @@ fn check(params: &[Tensor]) -> Result<()> {
             "optim",
             "params",
             format!("number {i}, which requires no gradient"),
-            "give leaves after requires_grad_(true)",
+            "call requires_grad_ on it first; results of ops aren't leaves",
         )),
     }
 }

@@ -111,6 +111,55 @@ fn the_scale_grows_after_good_steps_in_a_row() {
 }
 
 #[test]
+fn the_scale_stays_finite_and_at_least_1() {
+    let w = leaf(&[0.0]);
+    let mut optimizer = Sgd::new(std::slice::from_ref(&w), 0.0).unwrap();
+    // 2¹²⁶, whose inverse is a normal number, is the most; whatever the factor, the scale stops below.
+    for (growth_factor, most) in [(2.0, 2f64.powi(126)), (1e30, 1e30), (f64::MAX, 1.0)] {
+        let mut scaler =
+            GradScaler::new(ScalerOptions { init_scale: 1.0, growth_factor, growth_interval: 1, ..Default::default() }).unwrap();
+        for _ in 0..200 {
+            set_grad(&w, &[1.0]);
+            assert_eq!(scaler.step(&mut optimizer).unwrap(), Stepped::Taken);
+            scaler.update().unwrap();
+            assert!((scaler.get_scale() as f32).is_finite() && (1.0 / scaler.get_scale()) as f32 >= f32::MIN_POSITIVE);
+        }
+        assert_eq!(scaler.get_scale(), most);
+        for _ in 0..200 {
+            set_grad(&w, &[f32::INFINITY]);
+            assert_eq!(scaler.step(&mut optimizer).unwrap(), Stepped::Skipped);
+            scaler.update().unwrap();
+        }
+        assert_eq!(scaler.get_scale(), 1.0);
+    }
+    for scale in [0.5, f64::NAN, f64::INFINITY, 2f64.powi(127)] {
+        assert!(GradScaler::default().update_to(scale).is_err(), "{scale}");
+    }
+}
+
+#[test]
+fn unscaled_then_clipped_is_the_step_of_the_clipped_plain_loss() {
+    let run = |scaler: &mut GradScaler, max_norm: f64| {
+        let w = leaf(&[0.5, -1.5, 3.0]);
+        let mut optimizer = Sgd::new(std::slice::from_ref(&w), 0.25).unwrap();
+        let mut norms = Vec::new();
+        for _ in 0..3 {
+            optimizer.zero_grad();
+            scaler.scale(&w.mul(&w).unwrap().sum(.., false).unwrap()).unwrap().backward().unwrap();
+            scaler.unscale_(&optimizer).unwrap();
+            norms.push(clip_grad_norm(std::slice::from_ref(&w), max_norm).unwrap().item::<f32>().unwrap());
+            assert_eq!(scaler.step(&mut optimizer).unwrap(), Stepped::Taken);
+            scaler.update().unwrap();
+        }
+        (values(&w), norms)
+    };
+    let (clipped, norms) = run(&mut GradScaler::default(), 1.0);
+    assert_eq!((clipped.clone(), norms.clone()), run(&mut GradScaler::disabled(), 1.0));
+    assert_eq!(norms[0], 46f32.sqrt(), "2·|(0.5, −1.5, 3)|");
+    assert_ne!(clipped, run(&mut GradScaler::default(), 1e9).0, "the clipping has no effect");
+}
+
+#[test]
 fn calls_out_of_order_are_errors_and_change_nothing() {
     let w = leaf(&[1.0]);
     set_grad(&w, &[65536.0]);

@@ -13,7 +13,9 @@ use crate::exec::launch::View;
 use crate::schema::{AmpPolicy, Arity, OpSchema, modes};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Node, NodeInput, Op, Saved, Tangents, Tensor, clear_held, last_sequence};
+use crate::tape::{
+    Edge, Grads, Inference, KeptOp, Meta, Node, NodeInput, Op, Read, Saved, Tangents, Tensor, clear_held, last_sequence, reads_of,
+};
 
 type Body = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 
@@ -26,7 +28,8 @@ static OPERAND: OpSchema = OpSchema::schema_v1("checkpoint_operand", AmpPolicy::
 ///
 /// `f` must compute the same again, with the same shapes; for random numbers use [`checkpoint_with_rng`].
 /// Cost: `f` once more in backward; memory of one run of `f` while it runs, of its operands in between.
-/// Errors: what `f` returns; in backward `VersionMismatch` for an operand changed in place, `InvalidArgument` if `f` gives
+/// Errors: what `f` returns; in backward `VersionMismatch` for an operand, or a tensor that an op of `f` read and that `f` still
+/// holds (numbered after the operands), changed in place since, `InvalidArgument` if `f` gives
 /// other shapes or dtypes than before.
 ///
 /// ```
@@ -43,8 +46,9 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + '
         return f(&operands);
     }
     let start = last_sequence();
-    let seen: Result<Vec<Tensor>> = operands.iter().map(|t| Ok(if t.requires_grad() { stand_in(t) } else { t.clone() })).collect();
-    let results = f(&seen?)?;
+    let seen: Vec<Tensor> = operands.iter().map(|t| if t.requires_grad() { stand_in(t) } else { t.clone() }).collect();
+    let (results, reads) = reads_of(|| f(&seen));
+    let results = results?;
     if !results.iter().any(Tensor::requires_grad) {
         return Ok(results);
     }
@@ -55,12 +59,19 @@ pub fn checkpoint(f: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + '
         metas.extend(input.slot().map(|slot| Meta { shape: slot.shape.clone(), dtype: slot.dtype }));
         origins.push(input);
     }
-    let views: Vec<View> = results.iter().map(|t| t.view().clone()).collect();
-    let op = Checkpoint { body: Some(Box::new(f)), operands: operands.len(), origins: origins.len(), scope: modes::autocast_dtype() };
+    type Shown = (View, bool, Tangents);
+    let show = |t: &Tensor| (t.view().clone(), t.requires_grad(), t.tangents().iter().cloned().collect());
+    let shown: Vec<Shown> = results.iter().map(show).collect();
+    // What was made on the way goes with its graph; what is left of what was read was there before.
+    drop((results, seen));
+    let views: Vec<View> = shown.iter().map(|(view, ..)| view.clone()).collect();
+    let reads = reads.alive(|storage| views.iter().any(|v| Arc::as_ptr(&v.storage) == storage));
+    let scope = modes::autocast_dtype();
+    let op = Checkpoint { body: Some(Box::new(f)), operands: operands.len(), origins: origins.len(), scope, reads };
     let node = Node::record_chosen(KeptOp::Shared(Arc::new(op)), origins, metas, &views, &operands, Vec::new());
-    let rebased = results.iter().zip(views).enumerate().map(|(index, (t, view))| {
-        let edge = t.requires_grad().then(|| Edge { node: node.clone(), index });
-        Tensor::with_history(view, edge, t.tangents().iter().cloned().collect())
+    let rebased = shown.into_iter().enumerate().map(|(index, (view, is_tracked, tangents))| {
+        let edge = is_tracked.then(|| Edge { node: node.clone(), index });
+        Tensor::with_history(view, edge, tangents)
     });
     Ok(rebased.collect())
 }
@@ -130,6 +141,8 @@ struct Checkpoint {
     operands: usize,
     origins: usize,
     scope: Option<DType>,
+    /// What `body` read beside what it made.
+    reads: Vec<Read>,
 }
 
 impl fmt::Debug for Checkpoint {
@@ -163,6 +176,9 @@ impl Op for Checkpoint {
 
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
         let (Some(body), node) = (&self.body, saved.node) else { return Ok(Grads::new()) };
+        for (i, read) in self.reads.iter().enumerate() {
+            read.check(CHECKPOINT.name, self.operands + i)?;
+        }
         let records = modes::is_grad_enabled();
         let mut seen = Vec::new();
         for (i, need) in need.iter().enumerate().take(self.operands) {

@@ -195,7 +195,7 @@ fn run(call: &Arc<Call>, inputs: &[&Tensor]) -> Result<(Tensors, Vec<(Role, Tens
     let Some(function) = &call.function else { return Ok(Default::default()) };
     let records = modes::is_grad_enabled() && inputs.iter().any(|t| t.requires_grad());
     let level = modes::tangent_level();
-    let has_tangents = level > 0 && inputs.iter().any(|t| t.tangents().iter().any(|(l, _)| *l <= level));
+    let has_tangents = level > 0 && inputs.iter().any(|t| t.has_tangent(level));
     let owned: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
     let mut ctx = ForwardContext {
         needs_input_grad: inputs.iter().map(|t| records && t.requires_grad()).collect(),

@@ -280,8 +280,11 @@ impl Pass<'_> {
 
     fn run(&mut self, roots: Vec<(NodeInput, Tensor)>) -> Result<()> {
         let (starts, order) = self.survey(&roots);
-        for (to, (_, grad)) in starts.into_iter().zip(roots) {
-            self.send(to, grad)?;
+        {
+            let _node = modes::is_profiling().then(|| profiler::InNode::enter("accumulate_grad", 0));
+            for (to, (_, grad)) in starts.into_iter().zip(roots) {
+                self.send(to, grad)?;
+            }
         }
         for stop in order {
             let here = &mut self.stops[stop as usize];
@@ -315,7 +318,7 @@ impl Pass<'_> {
                 && matches!(self.goal, Goal::Leaves)
                 && slot.is_wanted()
             {
-                slot.set_grad(Some(grad.clone()));
+                accumulate(slot, grad.clone())?;
             }
             g.push(grad);
         }
@@ -346,7 +349,7 @@ impl Pass<'_> {
     }
 }
 
-/// Adds to a leaf's gradient: in its memory where nobody else holds it and nothing records.
+/// Adds to a gradient that is kept: in its memory where nobody else holds it and nothing records.
 fn accumulate(slot: &GradSlot, grad: Tensor) -> Result<()> {
     let records = modes::is_grad_enabled();
     let _alone = slot.accumulating();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::reverse::{BackwardOptions, backward};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Node, NodeInput, Tensor};
+use crate::tape::{Edge, GradSlot, Node, NodeInput, Tensor};
 
 /// Takes a hook off again.
 #[derive(Debug, Clone)]
@@ -55,9 +55,14 @@ impl Tensor {
 
     /// The gradient accumulated so far, of a leaf or of an interior tensor that retains it.
     pub fn grad(&self) -> Option<Tensor> {
+        self.slot().and_then(GradSlot::grad)
+    }
+
+    /// Where its gradient is kept, if anything was recorded of it.
+    fn slot(&self) -> Option<&GradSlot> {
         match self.edge() {
-            None => self.leaf().and_then(|l| l.grad()),
-            Some(Edge { node, index }) => node.0.outputs.get(*index).and_then(|s| s.grad()),
+            None => self.leaf().map(AsRef::as_ref),
+            Some(Edge { node, index }) => node.0.outputs.get(*index),
         }
     }
 
@@ -73,14 +78,17 @@ impl Tensor {
                 format!("want {}", crate::shape_text(self.shape())),
             ));
         }
-        self.leaf_or_init().set_grad(grad);
+        match self.edge() {
+            None => self.leaf_or_init().set_grad(grad),
+            Some(_) => self.slot().and_then(|slot| slot.set_grad(grad)),
+        };
         Ok(())
     }
 
     /// Forgets the gradient.
     pub fn zero_grad(&self) {
-        if let Some(leaf) = self.leaf() {
-            leaf.set_grad(None);
+        if let Some(slot) = self.slot() {
+            slot.set_grad(None);
         }
     }
 
@@ -99,7 +107,8 @@ impl Tensor {
         self.node_input().slot().map_or(self.dtype(), |slot| slot.grad_dtype())
     }
 
-    /// Keeps the gradient of this interior tensor for [`Tensor::grad`]; leaves keep theirs anyway.
+    /// Keeps the gradient of this interior tensor for [`Tensor::grad`], after the hooks, in memory of its own; passes add to it.
+    /// Leaves keep theirs anyway.
     pub fn retain_grad(&self) -> Result<()> {
         match (self.edge(), self.requires_grad()) {
             (_, false) => {

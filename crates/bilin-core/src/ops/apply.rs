@@ -11,7 +11,7 @@ use crate::schema::profiler::{self, Run, Watch};
 use crate::schema::{AmpPolicy, Arity, OpSchema};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Metas, Node, Op, Tangents, Tensor, Tensors, Written};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Metas, Node, Op, Tangents, Tensor, Tensors, Written, note};
 
 /// Runs an op: devices → determinism → effective dtypes → `infer` → casts → eval → record. Everything is checked before
 /// anything is cast or allocated.
@@ -67,6 +67,9 @@ fn check(op: &dyn Op, inputs: &[&Tensor], modes: Modes) -> Result<(Inference, Me
 fn road(call: Call<'_>, inputs: &[&Tensor]) -> Result<Tensors> {
     let modes = modes::current();
     let (Inference { outputs, lowered }, metas, is_cast) = check(call.op, inputs, modes)?;
+    if modes.notes {
+        note(inputs);
+    }
     let lowered = lowered.as_ref();
     let call = Call { op: lowered.map_or(call.op, |op| &**op), keep: &|| lowered.map_or_else(call.keep, KeptOp::clone) };
     if !is_cast {
@@ -149,7 +152,7 @@ fn evaluate(call: Call<'_>, inputs: &[&Tensor], outputs: &[Meta], modes: Modes, 
 /// The results of an evaluation with their history and tangents.
 fn finish(call: Call<'_>, inputs: &[&Tensor], views: Views, modes: Modes, record: Record<'_>) -> Result<Tensors> {
     let (op, level) = (call.op, modes.level);
-    let has_tangents = level > 0 && inputs.iter().any(|t| t.tangents().iter().any(|(l, _)| *l <= level));
+    let has_tangents = level > 0 && inputs.iter().any(|t| t.has_tangent(level));
     let node = record.map(|(metas, written)| {
         let mut need: SmallVec<[bool; 4]> = SmallVec::new();
         inputs.iter().for_each(|t| need.push(t.requires_grad()));

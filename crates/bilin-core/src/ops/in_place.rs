@@ -24,6 +24,10 @@ impl Tensor {
                 });
             }
         }
+        let level = modes::tangent_level();
+        if self.has_tangent(level) || source.is_some_and(|s| s.has_tangent(level)) {
+            return Err(Error::invalid(name, "self", "part of a derivative in forward mode", "use an op that gives a new tensor"));
+        }
         if modes::is_grad_enabled() && (self.requires_grad() || source.is_some_and(Tensor::requires_grad)) {
             return Err(Error::invalid(name, "self", "part of a recorded graph", "change it inside no_grad, or change a detached clone"));
         }
@@ -63,7 +67,7 @@ impl Tensor {
     /// Copies `source`, which broadcasts to this shape, into this tensor's memory.
     ///
     /// In-place ops count the version of the memory, refuse operands that are part of a recorded graph outside `no_grad`
-    /// (`InvalidArgument`) and leave the tensor alone where they fail.
+    /// or a derivative in forward mode (`InvalidArgument`), and leave the tensor alone where they fail.
     pub fn copy_(&self, source: &Tensor) -> Result<()> {
         self.change("copy_", vec![Prim::Input(0)], Some(source))
     }

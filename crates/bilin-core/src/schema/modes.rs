@@ -13,15 +13,22 @@ pub(crate) struct Modes {
     /// Tangents of this level and below flow; 0 for none.
     pub(crate) level: u32,
     pub(crate) profiles: bool,
+    /// What ops read is noted.
+    pub(crate) notes: bool,
     /// Gradients are searched for NaN.
     anomaly: bool,
 }
 
 thread_local! {
-    static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0, profiles: false, anomaly: false }) };
+    static MODES: Cell<Modes> = const { Cell::new(Modes { records: true, autocast: None, deterministic: false, level: 0, profiles: false, notes: false, anomaly: false }) };
 }
 
-/// Puts one mode of this thread back when it is dropped.
+/// Puts one mode of this thread back when it is dropped. It stays on its thread:
+///
+/// ```compile_fail,E0277
+/// let guard = bilin_core::set_grad_enabled(false);
+/// std::thread::spawn(move || drop(guard));
+/// ```
 #[must_use = "the mode is put back when the guard is dropped"]
 pub struct ModeGuard {
     restore: fn(&mut Modes, &Modes),
@@ -135,6 +142,11 @@ pub fn is_detecting_anomaly() -> bool {
 /// Whether events of this thread are collected.
 pub fn is_profiling() -> bool {
     MODES.get().profiles
+}
+
+/// Notes what ops of this thread read, or stops.
+pub(crate) fn set_noting(on: bool) -> ModeGuard {
+    set(|m| m.notes = on, |m, before| m.notes = before.notes)
 }
 
 /// Collects events of this thread, or stops.

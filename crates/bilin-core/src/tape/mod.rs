@@ -2,6 +2,7 @@
 
 mod node;
 mod op;
+mod reads;
 mod ruins;
 mod tensor;
 
@@ -9,6 +10,7 @@ pub use node::{Edge, GradSlot, Hook, Node, NodeInput, Saved, live_nodes};
 pub(crate) use node::{SavedValue, Written, last_sequence};
 pub(crate) use op::Metas;
 pub use op::{Grads, Inference, KeptOp, Meta, Op, Rewritten, Saves, Tensors, Vmap};
+pub(crate) use reads::{Read, note, reads_of};
 pub(crate) use ruins::clear_held;
 pub(crate) use tensor::Lanes;
 pub use tensor::{Tangents, Tensor};

@@ -167,6 +167,11 @@ impl Tensor {
         self.0.beside.as_ref().map_or(&[], |b| b.tangents.as_slice())
     }
 
+    /// Whether a tangent flows with it where those of `level` and below do.
+    pub(crate) fn has_tangent(&self, level: u32) -> bool {
+        self.tangents().iter().any(|(l, _)| *l <= level)
+    }
+
     /// The tangent of one level.
     pub(crate) fn tangent(&self, level: u32) -> Option<&Tensor> {
         self.tangents().iter().find(|(l, _)| *l == level).map(|(_, t)| t)
