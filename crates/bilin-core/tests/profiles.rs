@@ -78,7 +78,7 @@ impl Backend for Noting {
     fn has_dtype(&self, dtype: DType) -> bool {
         ReferenceBackend.has_dtype(dtype)
     }
-    fn alloc(&self, byte_len: usize) -> Option<Box<dyn Buffer>> {
+    fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
         ReferenceBackend.alloc(byte_len)
     }
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {
