@@ -10,18 +10,27 @@ use super::gemm::{self, Form, Sizes, Tile};
 use super::queue::{Queue, grid};
 use super::storage::WgpuStorage;
 use super::wgsl::{self, Wide, Words};
-use super::{map, unsupported};
+use super::{map, units, unsupported};
 use crate::layer::buffer::GpuBuffer;
 
 /// The kernels, best first; the last accepts every call.
-pub(super) const KERNELS: [&str; 6] = ["outer", "rows", "columns", "tile-128", "tile-64", "tile-32"];
+pub(super) const KERNELS: [&str; 8] = ["outer", "rows", "columns", "units-128", "units-64", "tile-128", "tile-64", "tile-32"];
+
+/// The tile of a kernel that runs on matrix units.
+pub(super) fn units_tile(kernel: &str) -> Option<units::Tile> {
+    match kernel {
+        "units-128" => Some(units::Tile { sides: [128; 2], part: [64; 2], depth: 32 }),
+        "units-64" => Some(units::Tile { sides: [64; 2], part: [32; 2], depth: 32 }),
+        _ => None,
+    }
+}
 
 /// The tile of a kernel that has one.
 fn tile(kernel: &str) -> Option<Tile> {
     match kernel {
-        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2, 4], depth: 8, is_double: true, unroll: 8 }),
-        "tile-64" => Some(Tile { sides: [64; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
-        "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
+        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
+        "tile-64" => Some(Tile { sides: [64; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
+        "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, unroll: 1 }),
         _ => None,
     }
 }
@@ -30,6 +39,8 @@ fn tile(kernel: &str) -> Option<Tile> {
 const PART: usize = 1024;
 /// Most parts of k.
 const MOST_PARTS: usize = 64;
+/// Tiles of 128 up to which a card has idle processors: four times as many of 64 are faster then.
+const FEW_TILES: usize = 96;
 
 /// What a sum in `accumulator`'s dtype is computed in: small integers modulo 2³², of which the result's width is a part.
 fn wide(queue: &Queue, op: &OpName, accumulator: DType) -> Result<Wide> {
@@ -112,19 +123,21 @@ pub(super) fn run(queue: &Queue, call: ContractCall<'_>) -> Result<()> {
     let room = queue.device.0.limits.max_storage_buffer_binding_size as usize / (4 * need.max(1));
     let parts = parts(&roles, wide, call.accumulator).min(room.max(1));
     let is_wide = call.out.dtype == wide.dtype();
-    let product = |queue: &Queue, target: &GpuBuffer, parts: usize, step: usize| {
-        let job = Job { roles: &roles, wide, is_bool: call.accumulator == DType::Bool, parts, step };
-        job.dispatch(queue, op, target)
-    };
-    if parts == 1 && is_wide {
-        return product(queue, &out.buffer, 1, 0);
+    let job = |parts: usize, step: usize| Job { roles: &roles, wide, is_bool: call.accumulator == DType::Bool, parts, step };
+    if parts == 1 {
+        let job = job(1, 0);
+        let kernel = job.kernel(queue)?;
+        if is_wide || (units_tile(kernel).is_some() && call.out.dtype == DType::F16) {
+            return job.dispatch(queue, op, kernel, (&out.buffer, call.out.dtype));
+        }
     }
     if need != batch * m * n {
         return Err(Error::invalid(op.clone(), "out", "a strided result of another dtype than its sums", "make the result contiguous"));
     }
     let size = wide.dtype().size_bytes();
     let scratch = queue.acquire(need * parts * size)?;
-    product(queue, &scratch.buffer, parts, need)?;
+    let job = job(parts, need);
+    job.dispatch(queue, op, job.kernel(queue)?, (&scratch.buffer, wide.dtype()))?;
     if parts == 1 {
         return map::narrow(queue, op, (&scratch, wide), (out, call.out.dtype), need);
     }
@@ -160,61 +173,94 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn is_accepted(&self, kernel: &str) -> bool {
-        let [_, m, n, k] = self.roles.sizes;
+    /// Whether neighbours in memory are neighbours in k, for lhs and rhs.
+    fn along_k(&self) -> [bool; 2] {
+        let Roles { m, n, k, .. } = self.roles;
+        [inner_stride(k, 0) <= inner_stride(m, 0), inner_stride(k, 1) <= inner_stride(n, 1)]
+    }
+
+    /// Whether lhs, rhs and the result can be read and written four neighbours at a time.
+    fn is_fourfold(&self) -> [bool; 3] {
+        let (roles, along_k) = (self.roles, self.along_k());
+        let inner = [if along_k[0] { &roles.k } else { &roles.m }, if along_k[1] { &roles.k } else { &roles.n }];
+        [roles.is_fourfold(0, inner[0]), roles.is_fourfold(1, inner[1]), self.step.is_multiple_of(4) && roles.is_fourfold(2, &roles.n)]
+    }
+
+    fn is_accepted(&self, queue: &Queue, kernel: &str) -> bool {
+        let Roles { sizes: [batch, m, n, k], lhs, rhs, .. } = *self.roles;
         let is_float = self.wide == Wide::F32;
+        let is_large = batch * m.div_ceil(128) * n.div_ceil(128) * self.parts > FEW_TILES && m > 96 && n > 96;
         match kernel {
             "outer" => is_float && k == 1 && self.parts == 1,
             "rows" => is_float && n == 1 && k >= 128 && inner_stride(&self.roles.k, 0) == 1 && !are_deterministic_algorithms_enabled(),
             "columns" => is_float && self.roles.is_by_columns() && !are_deterministic_algorithms_enabled(),
-            "tile-128" => is_float && m > 96 && n > 96,
+            "units-128" | "units-64" => {
+                let fits = if kernel == "units-128" { is_large } else { m > 32 && n > 32 };
+                let has_units = fits && queue.device.has_feature("matrix-units") && !are_deterministic_algorithms_enabled();
+                has_units && [lhs.1, rhs.1] == [DType::F16; 2] && is_float && self.is_fourfold() == [true; 3]
+            }
+            "tile-128" => is_float && is_large,
             "tile-64" => m > 32 && n > 32,
             _ => true,
         }
     }
 
-    fn dispatch(&self, queue: &Queue, op: &OpName, target: &GpuBuffer) -> Result<()> {
-        let accepted = KERNELS.into_iter().filter(|k| self.is_accepted(k) && !queue.is_banned(k));
-        let Some(kernel) = queue.forced(accepted) else {
-            return Err(Error::KernelNotFound { kernel: "contract".to_owned(), backend: "wgpu".to_owned() });
-        };
+    /// The best kernel that accepts the call.
+    fn kernel(&self, queue: &Queue) -> Result<&'static str> {
+        let accepted = KERNELS.into_iter().filter(|k| self.is_accepted(queue, k) && !queue.is_banned(k));
+        queue.forced(accepted).ok_or_else(|| Error::KernelNotFound { kernel: "contract".to_owned(), backend: "wgpu".to_owned() })
+    }
+
+    /// Records `kernel`, which writes `target` in its dtype: the sums', or f16 where matrix units round them.
+    fn dispatch(&self, queue: &Queue, op: &OpName, kernel: &'static str, target: (&GpuBuffer, DType)) -> Result<()> {
         let Roles { batch, m, n, k, offsets, sizes, lhs, rhs } = self.roles;
-        let along_k = [inner_stride(k, 0) <= inner_stride(m, 0), inner_stride(k, 1) <= inner_stride(n, 1)];
+        let along_k = self.along_k();
         let is_float = self.wide == Wide::F32;
         let part_len = sizes[3].div_ceil(self.parts).next_multiple_of(4);
-        let tile = tile(kernel);
+        let (tile, units) = (tile(kernel), units_tile(kernel));
         // What is read and written four at a time: both operands and the result of tiles, the matrix of columns, and the
         // row and the result of outer products.
-        let is_fourfold = [
-            (tile.is_some() || kernel == "columns") && is_float && self.roles.is_fourfold(0, if along_k[0] { k } else { m }),
-            (tile.is_some() || kernel == "outer") && is_float && self.roles.is_fourfold(1, if along_k[1] { k } else { n }),
-            (tile.is_some() || kernel == "outer") && is_float && self.step.is_multiple_of(4) && self.roles.is_fourfold(2, n),
-        ];
-        let is_fourfold =
-            if kernel == "outer" { [false, is_fourfold[1] && is_fourfold[2], is_fourfold[1] && is_fourfold[2]] } else { is_fourfold };
+        let [four_lhs, four_rhs, four_out] = self.is_fourfold().map(|is| is && is_float);
+        let is_fourfold = match kernel {
+            "outer" => [false, four_rhs && four_out, four_rhs && four_out],
+            "columns" => [four_lhs, false, false],
+            "rows" => [false; 3],
+            _ => [four_lhs, four_rhs, four_out],
+        };
         let mut words = Words::default();
         let mut size = |x: usize| words.add(x as u32);
         let names = (size(sizes[0]), size(sizes[1]), size(sizes[2]), size(sizes[3]));
         let (parts, len, step) = (size(self.parts), size(part_len), size(self.step));
-        let work = match (kernel, tile) {
-            (_, Some(tile)) => sizes[1].div_ceil(tile.sides[0]) * sizes[2].div_ceil(tile.sides[1]) * sizes[0] * self.parts,
+        let work = match (kernel, tile.map(|t| t.sides).or(units.map(|u| u.sides))) {
+            (_, Some(sides)) => sizes[1].div_ceil(sides[0]) * sizes[2].div_ceil(sides[1]) * sizes[0] * self.parts,
             ("rows", _) => sizes[0] * sizes[1] * self.parts,
             ("columns", _) => sizes[0] * sizes[1].div_ceil(if is_fourfold[0] { 128 } else { 32 }) * self.parts,
             _ => sizes[0] * sizes[1].div_ceil(8) * sizes[2].div_ceil(if is_fourfold[1] { 1024 } else { 256 }),
         };
         let tiles = size(work);
         let first = offsets.map(&mut size);
-        let mut text = String::from(Words::DECLARED);
+        let mut text = if units.is_some() { units::HEAD.to_owned() } else { String::new() };
+        text.push_str(Words::DECLARED);
         let t = self.wide.text();
         for (i, (name, operand)) in [("lhs", lhs), ("rhs", rhs)].into_iter().enumerate() {
-            let element = if is_fourfold[i] { wgsl::fourfold(operand.1) } else { wgsl::element(operand.1) };
+            let element = match (units, is_fourfold[i]) {
+                (Some(_), _) => "vec4<f16>",
+                (None, true) => wgsl::fourfold(operand.1),
+                (None, false) => wgsl::element(operand.1),
+            };
             let _ = writeln!(text, "@group(0) @binding({i}) var<storage, read> {name}: array<{element}>;");
             text.push_str(&match is_fourfold[i] {
+                _ if units.is_some() => String::new(),
                 true => wgsl::load_fourfold(&format!("load4_{name}"), name, operand.1),
                 false => wgsl::load(&format!("load_{name}"), name, operand.1, self.wide, false),
             });
         }
-        let element = if is_fourfold[2] { format!("vec4<{t}>") } else { t.to_owned() };
+        let is_half = target.1 == DType::F16;
+        let element = match (is_half, is_fourfold[2]) {
+            (true, _) => wgsl::fourfold(DType::F16).to_owned(),
+            (false, true) => format!("vec4<{t}>"),
+            (false, false) => t.to_owned(),
+        };
         let _ = writeln!(text, "@group(0) @binding(2) var<storage, read_write> out: array<{element}>;");
         text.push_str(&words.positions("m_at", m, &[0, 2]));
         text.push_str(&words.positions("n_at", n, &[1, 2]));
@@ -223,16 +269,18 @@ impl Job<'_> {
         let _ = writeln!(text, "fn batch_at(b: u32) -> vec3<u32> {{ return vec3<u32>({}) + walk(b); }}", first.join(", "));
         words.check(op)?;
         let sizes = Sizes { m: names.1, n: names.2, k: names.3, parts, part_len: len, part_step: step, tiles };
-        match tile {
-            Some(tile) => text.push_str(&gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k, is_fourfold }, &sizes)),
-            None if kernel == "rows" => text.push_str(&rows(&sizes)),
-            None if kernel == "columns" => text.push_str(&columns(&sizes, is_fourfold[0])),
-            None => text.push_str(&outer(&sizes, is_fourfold[1])),
-        }
+        text.push_str(&match (tile, units) {
+            (Some(tile), _) => gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k, is_fourfold }, &sizes),
+            (None, Some(units)) => units::text(units, along_k, is_half, &sizes),
+            (None, None) if kernel == "rows" => rows(&sizes),
+            (None, None) if kernel == "columns" => columns(&sizes, is_fourfold[0]),
+            (None, None) => outer(&sizes, is_fourfold[1]),
+        });
         let flags = |all: &[bool]| all.iter().map(|&f| if f { '1' } else { '0' }).collect::<String>();
         let name = format!(
-            "contract-{kernel}-{t}{}-{}-{}-{}{}{}{}-{}-{}",
+            "contract-{kernel}-{t}{}{}-{}-{}-{}{}{}{}-{}-{}",
             if self.is_bool { "-bool" } else { "" },
+            if is_half { "-half" } else { "" },
             lhs.1,
             rhs.1,
             batch.len(),
@@ -246,7 +294,7 @@ impl Job<'_> {
             op,
             &name,
             || wgsl::with_scalar_functions(text),
-            &[&lhs.0.buffer, &rhs.0.buffer, target],
+            &[&lhs.0.buffer, &rhs.0.buffer, target.0],
             &words.values,
             grid(&queue.device, work as u64),
         )

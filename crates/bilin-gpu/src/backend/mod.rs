@@ -11,6 +11,7 @@ mod map;
 mod queue;
 mod reduce;
 mod storage;
+mod units;
 mod wgsl;
 
 use std::sync::Arc;
@@ -122,7 +123,9 @@ impl Backend for WgpuBackend {
         index::scatter_add(&self.queue, call)
     }
     fn kernels(&self) -> Vec<&'static str> {
-        contract::KERNELS.into_iter().filter(|k| !self.queue.is_banned(k)).collect()
+        let has_units = self.device().has_feature("matrix-units");
+        let runs = |k: &&str| !self.queue.is_banned(k) && (has_units || contract::units_tile(k).is_none());
+        contract::KERNELS.into_iter().filter(runs).collect()
     }
     fn ban_kernel(&self, kernel: &str) -> bool {
         let found = contract::KERNELS.into_iter().find(|k| *k == kernel);

@@ -31,7 +31,8 @@ pub struct AdapterSummary {
     pub max_groups: u32,
     /// Bytes of memory that a workgroup shares.
     pub max_workgroup_bytes: u32,
-    /// Optional features that kernels here can use: `f16`, `i64`, `f64`, `timestamps`, `subgroups`.
+    /// Optional features that kernels here can use: `f16`, `i64`, `f64`, `timestamps`, `subgroups`; and `matrix-units`, which
+    /// multiply 16 × 16 blocks of f16 and add in f32, 32 invocations together.
     pub features: Vec<&'static str>,
 }
 
@@ -119,6 +120,16 @@ fn raw_adapters() -> Vec<wgpu::Adapter> {
     all
 }
 
+/// Whether matrix units multiply 16 × 16 blocks of f16 and add in f32, and 32 invocations always run together.
+fn has_matrix_units(adapter: &wgpu::Adapter) -> bool {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let info = adapter.get_info();
+    let features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX | wgpu::Features::SHADER_F16;
+    let blocks = adapter.cooperative_matrix_properties();
+    let fits = blocks.iter().any(|b| [b.m_size, b.n_size, b.k_size] == [16; 3] && (b.ab_type, b.cr_type) == (F16, F32));
+    adapter.features().contains(features) && [info.subgroup_min_size, info.subgroup_max_size] == [32; 2] && fits
+}
+
 fn summary(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> AdapterSummary {
     let (info, features) = (adapter.get_info(), adapter.features());
     let named = [
@@ -143,7 +154,9 @@ fn summary(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> AdapterSummary {
         max_binding_bytes: limits.max_storage_buffer_binding_size,
         max_groups: limits.max_compute_workgroups_per_dimension,
         max_workgroup_bytes: limits.max_compute_workgroup_storage_size,
-        features: named.into_iter().filter(|(f, _)| features.contains(*f)).map(|(_, n)| n).collect(),
+        features: (named.into_iter().filter(|(f, _)| features.contains(*f)).map(|(_, n)| n))
+            .chain(has_matrix_units(adapter).then_some("matrix-units"))
+            .collect(),
     }
 }
 
@@ -197,11 +210,14 @@ impl GpuDevice {
         let all = raw_adapters();
         let names: Vec<String> = all.iter().map(|a| a.get_info().name).collect();
         let adapter = &all[choose(&names, options.adapter, std::env::var(ADAPTER_VARIABLE).ok().as_deref())?];
-        let wanted = wgpu::Features::SHADER_F16
+        let mut wanted = wgpu::Features::SHADER_F16
             | wgpu::Features::SHADER_INT64
             | wgpu::Features::SHADER_F64
             | wgpu::Features::TIMESTAMP_QUERY
             | wgpu::Features::SUBGROUP;
+        if has_matrix_units(adapter) {
+            wanted |= wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+        }
         let mut limits = adapter.limits();
         let lower = |limit: &mut u64, most: Option<u64>| *limit = (*limit).min(most.unwrap_or(u64::MAX));
         lower(&mut limits.max_storage_buffer_binding_size, options.max_binding_bytes);
@@ -213,6 +229,7 @@ impl GpuDevice {
             label: Some("bilin"),
             required_features: adapter.features() & wanted,
             required_limits: limits.clone(),
+            experimental_features: super::trusted::experiments(),
             ..Default::default()
         }));
         let (raw, queue) = opened.map_err(|e| Error::DeviceLost { device: summary.name.clone(), message: e.to_string() })?;

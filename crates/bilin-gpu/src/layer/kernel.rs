@@ -96,6 +96,10 @@ impl Kernel {
     pub(crate) fn compile(name: &str, source: &Source, device: &GpuDevice) -> Result<Kernel> {
         let (parsed, facts) = read(name, &source.text)?;
         let refused = |message: String| Error::ShaderCompilation { kernel: name.to_owned(), message };
+        let is_matrix = |t: &naga::Type| matches!(t.inner, naga::TypeInner::CooperativeMatrix { .. });
+        if !source.is_trusted && parsed.types.iter().any(|(_, t)| is_matrix(t)) {
+            return Err(refused("matrices of matrix units, whose use nothing checks; write the product with scalars".to_owned()));
+        }
         let inner = &device.0;
         let made = device.scoped(&OpName::from(name.to_owned()), || {
             // The driver layer names lines of a user's source where it finds a fault; sources of this crate are parsed once.
