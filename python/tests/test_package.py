@@ -178,6 +178,8 @@ def test_threads_share_tensors_graphs_and_modes():
 
 INTERRUPTED = """
 import os, signal, threading, bilin as bl
+# A shell starts what it runs in the background with interrupts ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 x = bl.ones((50, 50)).requires_grad_()
 try:
