@@ -297,6 +297,20 @@ fn every_half_and_what_lies_around_it_is_rounded_to_nearest() {
     case.check();
 }
 
+/// Loops of each role that don't merge, whose inner ones are longer than vectors.
+#[test]
+fn runs_in_pieces() {
+    let mut rng = Rng(15);
+    let lens = [('b', 3), ('c', 5), ('i', 33), ('j', 40), ('k', 20)];
+    for dtype in [DType::F32, DType::F64, DType::C64, DType::Bf16, DType::I8] {
+        for subscript in ["bcij,ckj->bik", "bik,bcij->ckj", "bik,ckj->bcij", "bcij,bcik->jk", "bijc,cj->bi"] {
+            for class in [Class::Row, Class::Offset, Class::Negative] {
+                Case::new(subscript, &lens, same(dtype), [Class::Row, class, Class::Row], NO, &mut rng, false).check();
+            }
+        }
+    }
+}
+
 /// A result that is written past the caches, and one that isn't aligned for it.
 #[test]
 fn results_of_many_megabytes() {

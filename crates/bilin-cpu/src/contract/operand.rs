@@ -240,18 +240,26 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
             }
             return;
         }
-        if columns.stride == Some(1) {
+        let beside = columns.run();
+        if beside >= columns.at.len().min(MOST_LANES) {
             for (i, &kk) in ks.at.iter().enumerate() {
-                let mut run = self.slice(base + kk + columns.at[0], columns.at.len());
-                if let Some(next) = ks.at.get(i + 2) {
-                    Source::<A>::ask_for(self, base + next + columns.at[0], run.len());
-                }
                 let mut panels: &mut [A] = bytemuck::cast_slice_mut(rest);
-                while !run.is_empty() {
-                    let (from, after) = run.split_at(micro.panel(run.len()));
-                    let (panel, more) = panels.split_at_mut(from.len() * k);
-                    isa.with(Converted { source: self, dst: &mut panel[i * from.len()..][..from.len()], src: from });
-                    (run, panels) = (after, more);
+                let (mut to_come, mut from) = (columns.at.len(), 0);
+                for piece in columns.at.chunks(beside) {
+                    let mut run = self.slice(base + kk + piece[0], piece.len());
+                    if let Some(next) = ks.at.get(i + 2) {
+                        Source::<A>::ask_for(self, base + next + piece[0], run.len());
+                    }
+                    // A run may begin or end inside a panel.
+                    while !run.is_empty() {
+                        let width = micro.panel(to_come);
+                        let (some, after) = run.split_at(run.len().min(width - from));
+                        isa.with(Converted { source: self, dst: &mut panels[i * width + from..][..some.len()], src: some });
+                        (run, from) = (after, from + some.len());
+                        if from == width {
+                            (panels, to_come, from) = (&mut panels[width * k..], to_come - width, 0);
+                        }
+                    }
                 }
             }
             return;

@@ -14,6 +14,7 @@ use super::operand::{Packed, Source};
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
 use crate::arch::tile::{MAX_ROWS, Micro};
+use crate::arch::vector::MOST_LANES;
 use crate::arch::{self, Lines, Run};
 use crate::threads;
 
@@ -170,6 +171,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
         fill_offsets(o.columns, 2, area.column, c_columns);
         let (a_rows, b_columns, c_columns) = (Steps::new(a_rows), Steps::new(b_columns), Steps::new(c_columns));
         let direct = job.out.plain().filter(|_| in_place);
+        let c_beside = c_columns.run();
         let is_streamed = in_place && job.is_streamed();
         let partial_rows: &mut [isize; MAX_ROWS] = &mut [0; MAX_ROWS];
         {
@@ -265,7 +267,14 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                     for row in if is_whole { group..group + group_len } else { 0..0 } {
                         let line = padded * A::PARTS;
                         let sums = own.run(((row - kept_from) * line) as isize, line);
-                        job.out.store_row(job.isa, bases[2] + c_rows[row], c_columns, micro.lanes, sums);
+                        let at = bases[2] + c_rows[row];
+                        if c_beside < MOST_LANES || A::PARTS > 1 {
+                            job.out.store_row(job.isa, at, c_columns, micro.lanes, sums);
+                            continue;
+                        }
+                        for (piece, sums) in c_columns.at.chunks(c_beside).zip(sums.chunks(c_beside)) {
+                            job.out.store_row(job.isa, at, Steps::new(piece), micro.lanes, sums);
+                        }
                     }
                 }
                 from += terms;
