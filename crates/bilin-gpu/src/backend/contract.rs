@@ -28,9 +28,9 @@ pub(super) fn units_tile(kernel: &str) -> Option<units::Tile> {
 /// The tile of a kernel that has one.
 fn tile(kernel: &str) -> Option<Tile> {
     match kernel {
-        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
-        "tile-64" => Some(Tile { sides: [64; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
-        "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, unroll: 1 }),
+        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2, 4], depth: 8, is_double: true, unroll: 8 }),
+        "tile-64" => Some(Tile { sides: [64; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
+        "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
         _ => None,
     }
 }
@@ -39,7 +39,7 @@ fn tile(kernel: &str) -> Option<Tile> {
 const PART: usize = 1024;
 /// Most parts of k.
 const MOST_PARTS: usize = 64;
-/// Tiles of 128 up to which a card has idle processors: four times as many of 64 are faster then.
+/// Tiles of matrix units of 128 up to which a card has idle processors: four times as many of 64 are faster then.
 const FEW_TILES: usize = 96;
 
 /// What a sum in `accumulator`'s dtype is computed in: small integers modulo 2³², of which the result's width is a part.
@@ -199,7 +199,7 @@ impl Job<'_> {
                 let has_units = fits && queue.device.has_feature("matrix-units") && !are_deterministic_algorithms_enabled();
                 has_units && [lhs.1, rhs.1] == [DType::F16; 2] && is_float && self.is_fourfold() == [true; 3]
             }
-            "tile-128" => is_float && is_large,
+            "tile-128" => is_float && m > 96 && n > 96,
             "tile-64" => m > 32 && n > 32,
             _ => true,
         }

@@ -18,6 +18,8 @@ pub(super) struct Tile {
     pub blocks: [usize; 2],
     /// Steps of k that stand in shared memory at a time.
     pub depth: usize,
+    /// Whether there are two tiles in shared memory: one is filled while the other is read.
+    pub is_double: bool,
     /// Steps of k whose text stands side by side.
     pub unroll: usize,
 }
@@ -103,10 +105,11 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
         has_one_step: along_k[x] && threads.is_multiple_of(depth / if is_fourfold[x] { 4 } else { 1 }),
     };
     let operands = [side(0), side(1)];
+    let copies = if tile.is_double { 2 } else { 1 };
     let mut s = String::new();
     let w = &mut s;
     for x in &operands {
-        let _ = writeln!(w, "var<workgroup> tile_{}: array<vec4<{t}>, {}>;", x.name, depth * x.row);
+        let _ = writeln!(w, "var<workgroup> tile_{}: array<vec4<{t}>, {}>;", x.name, copies * depth * x.row);
     }
     let _ = writeln!(
         w,
@@ -140,21 +143,30 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
         }
     }
     let fetch = |w: &mut String, from: &str| operands.iter().for_each(|x| fetch(w, x, from, t));
+    let store = |w: &mut String, copy: &str| operands.iter().for_each(|x| store(w, x, copy, depth));
     w.push_str("  {\n");
     fetch(w, "first");
     w.push_str("  }\n");
+    if tile.is_double {
+        store(w, "0u");
+        w.push_str("  workgroupBarrier();\n  var copy = 0u;\n");
+    }
     let _ = writeln!(w, "  for (var k0 = first; k0 < end; k0 += {depth}u) {{");
-    operands.iter().for_each(|x| store(w, x));
-    w.push_str("    workgroupBarrier();\n");
+    if !tile.is_double {
+        store(w, "0u");
+        w.push_str("    workgroupBarrier();\n");
+    }
     let _ = writeln!(w, "    let ahead = k0 + {depth}u;\n    if ahead < end {{");
     fetch(w, "ahead");
     let _ = writeln!(w, "    }}\n    for (var kk = 0u; kk < {depth}u; kk += {}u) {{", tile.unroll);
+    let copy = |x: &Side| if tile.is_double { format!("copy * {}u + ", depth * x.row) } else { String::new() };
     for step in 0..tile.unroll {
         for (x, place) in operands.iter().zip(["row", "column"]) {
             let blocks = x.len / 4 / [tall, across][usize::from(place == "column")];
             for g in 0..blocks {
                 let at = x.len / 4 / blocks * g;
-                let _ = writeln!(w, "      let {0}{g}_{step} = tile_{0}[(kk + {step}u) * {1}u + {at}u + {place}];", x.name, x.row);
+                let _ =
+                    writeln!(w, "      let {0}{g}_{step} = tile_{0}[{1}(kk + {step}u) * {2}u + {at}u + {place}];", x.name, copy(x), x.row);
             }
         }
         for r in 0..rows {
@@ -170,6 +182,11 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
         }
     }
     w.push_str("    }\n");
+    if tile.is_double {
+        w.push_str("    if ahead < end {\n    copy = 1u - copy;\n");
+        store(w, "copy");
+        w.push_str("    }\n");
+    }
     w.push_str("    workgroupBarrier();\n  }\n");
     let _ = writeln!(w, "  let to = base.z + part * {part_step};");
     results(w, tile, m, n, is_fourfold[2]);
@@ -217,16 +234,20 @@ fn fetch(w: &mut String, x: &Side, from: &str, t: &str) {
 }
 
 /// Puts what was loaded into shared memory.
-fn store(w: &mut String, x: &Side) {
+fn store(w: &mut String, x: &Side, copy: &str, depth: usize) {
     let (name, row) = (x.name, x.row);
+    let from = if copy == "0u" { String::new() } else { format!("{copy} * {}u + ", depth * row) };
     for j in 0..x.loads {
         let _ = match (x.is_fourfold, x.along_k) {
             (false, _) => {
-                writeln!(w, "    tile_{name}[k_{name}{j} * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j};")
+                writeln!(w, "    tile_{name}[{from}k_{name}{j} * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j};")
             }
-            (true, false) => writeln!(w, "    tile_{name}[k_{name}{j} * {row}u + f_{name}{j} / 4u] = next_{name}{j};"),
+            (true, false) => writeln!(w, "    tile_{name}[{from}k_{name}{j} * {row}u + f_{name}{j} / 4u] = next_{name}{j};"),
             (true, true) => ["x", "y", "z", "w"].iter().enumerate().try_for_each(|(c, part)| {
-                writeln!(w, "    tile_{name}[(k_{name}{j} + {c}u) * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j}.{part};")
+                writeln!(
+                    w,
+                    "    tile_{name}[{from}(k_{name}{j} + {c}u) * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j}.{part};"
+                )
             }),
         };
     }

@@ -1,7 +1,10 @@
 //! The backend's one queue: calls are recorded into an open encoder, which goes to the device when it is long or somebody
 //! wants to see values.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use bilin_core::{DType, Error, OpName, Result};
@@ -40,12 +43,21 @@ struct Pending {
     encoder: Option<CommandEncoder>,
     /// Bytes of the buffers of its dispatches.
     bytes: u64,
-    /// Calls that read positions which nobody has checked yet, with the length of their axis.
-    positions: Vec<(OpName, usize)>,
+    /// Calls that read positions which nobody has checked yet, by the thread that made them: a fault comes back there.
+    watches: HashMap<ThreadId, Watch>,
+    /// Memory of watches that met no fault: zeros.
+    spare: Vec<GpuBuffer>,
     /// While a profile measures: how long the device worked on what was committed since.
     clock: Option<Duration>,
+}
+
+/// Positions of one thread's calls.
+#[derive(Debug)]
+struct Watch {
+    /// The ops, with the length of their axis.
+    calls: Vec<(OpName, usize)>,
     /// Three words: call + 1 of a wrong position, or 0, and the position's two halves.
-    fault: Option<GpuBuffer>,
+    fault: GpuBuffer,
 }
 
 /// Workgroups over `count` pieces of work in two dimensions; kernels skip what lies past the end.
@@ -145,36 +157,35 @@ impl Queue {
         Ok(())
     }
 
-    /// Memory in which kernels say that a position lies outside its axis, and this call's number there.
+    /// Memory in which kernels of this thread's calls say that a position lies outside its axis, and this call's number there.
     pub fn watch_positions(&self, op: &OpName, len: usize) -> Result<(GpuBuffer, u32)> {
         let mut pending = self.lock();
-        let fault = match &pending.fault {
-            Some(fault) => fault.clone(),
-            None => pending.fault.insert(self.device.alloc_buffer(16, DType::U8, [16])?).clone(),
+        let pending = &mut *pending;
+        let watch = match pending.watches.entry(thread::current().id()) {
+            Entry::Occupied(here) => here.into_mut(),
+            Entry::Vacant(free) => {
+                let fault = pending.spare.pop().map_or_else(|| self.device.alloc_buffer(16, DType::U8, [16]), Ok)?;
+                free.insert(Watch { calls: Vec::new(), fault })
+            }
         };
-        pending.positions.push((op.clone(), len));
-        Ok((fault, pending.positions.len() as u32))
+        watch.calls.push((op.clone(), len));
+        Ok((watch.fault.clone(), watch.calls.len() as u32))
     }
 
-    /// The first wrong position that queued work met.
+    /// The first wrong position that this thread's queued work met.
     pub fn check_positions(&self) -> Result<()> {
         let mut pending = self.lock();
-        if pending.positions.is_empty() {
-            return Ok(());
-        }
+        let Some(Watch { calls, fault }) = pending.watches.remove(&thread::current().id()) else { return Ok(()) };
         commit(&mut pending)?;
-        let Some(fault) = pending.fault.clone() else { return Ok(()) };
         let mut bytes = [0u8; 16];
         fault.read_bytes(&mut bytes)?;
         let words: [u32; 4] = bytemuck::pod_read_unaligned(&bytes);
-        let met = (words[0] as usize).checked_sub(1).and_then(|i| pending.positions.get(i)).cloned();
-        pending.positions.clear();
-        if let Some((op, len)) = met {
-            pending.fault = None;
-            let at = (i64::from(words[2]) << 32) | i64::from(words[1]);
-            return Err(Error::invalid(op, "index", at, format!("want 0 to {} for an axis of length {len}", len as i64 - 1)));
-        }
-        Ok(())
+        let Some((op, len)) = (words[0] as usize).checked_sub(1).and_then(|i| calls.get(i)) else {
+            pending.spare.push(fault);
+            return Ok(());
+        };
+        let at = (i64::from(words[2]) << 32) | i64::from(words[1]);
+        Err(Error::invalid(op.clone(), "index", at, format!("want 0 to {} for an axis of length {len}", *len as i64 - 1)))
     }
 
     /// Hands what is recorded to the device.
