@@ -210,12 +210,12 @@ pub struct Saved<'a> {
 }
 
 impl<'a> Saved<'a> {
-    /// Operand `i`, which [`Op::saves`] asked for.
+    /// Operand `i`, which [`Op::saves`](super::op::Op::saves) asked for.
     pub fn input(&self, i: usize) -> Result<&Tensor> {
         self.inputs.get(i).and_then(Option::as_ref).ok_or_else(|| self.missing("input", i))
     }
 
-    /// Result `i`, which [`Op::saves`] asked for.
+    /// Result `i`, which [`Op::saves`](super::op::Op::saves) asked for.
     pub fn output(&self, i: usize) -> Result<&Tensor> {
         self.outputs.get(i).and_then(Option::as_ref).ok_or_else(|| self.missing("output", i))
     }
