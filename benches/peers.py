@@ -127,7 +127,6 @@ class Torch:
     def hvp512(self) -> tuple[float, float]:
         return self.hvp(512)
 
-
     def digits(self) -> tuple[float]:
         """The example's data, model, optimiser and steps; AdamW in its fastest form here."""
         torch = self.torch

@@ -305,6 +305,11 @@ fn a_limit_of_memory_is_an_error_and_nothing_is_lost() {
         other => panic!("{other}"),
     }
     assert_eq!(memory_stats(&device), before, "nothing was counted");
+    set_memory_limit(&device, None);
+    let error = Tensor::ones([1 << 50], DType::F64, &device).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { current_bytes: 16384, peak_bytes: 16384, limit_bytes: None, .. }), "{error}");
+    assert_eq!(memory_stats(&device), before, "nor was what the system doesn't have");
+    set_memory_limit(&device, Some(20000));
     assert!(no_grad(|| x.add_(&Tensor::ones([], DType::F32, &device).unwrap())).is_ok(), "in place needs no room");
     set_memory_limit(&device, Some(0));
     assert_eq!(x.mul(&x).unwrap_err().kind(), "OutOfMemory", "no bytes at all");

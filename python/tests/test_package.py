@@ -44,7 +44,9 @@ def test_examples_in_docstrings(name):
 
 
 @pytest.mark.parametrize("path", ["docs/python.md", "docs/mixed-precision.md", "docs/profiling.md", "python/README.md"])
-def test_examples_in_documents(path):
+def test_examples_in_documents(path, tmp_path, monkeypatch):
+    # Pages write files where they are run.
+    monkeypatch.chdir(tmp_path)
     text = (HERE.parent / path).read_text()
     run = doctest.testfile(str(HERE.parent / path), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert run.failed == 0 and run.attempted > (3 if ">>>" in text else -1)

@@ -1,6 +1,8 @@
 //! Checkpoints: the derivatives of their functions, what they keep, what they restore, and what may not change under them.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod leaf;
+
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
@@ -8,16 +10,8 @@ use bilin_core::autograd;
 use bilin_core::exec::reference::ReferenceBackend;
 use bilin_core::schema::modes::{autocast_dtype, set_autocast};
 use bilin_core::{DType, Device, Error, Result, Rng, Tensor, no_grad};
+use leaf::{dev, leaf, values};
 
-fn dev() -> Device {
-    Device::reference()
-}
-fn leaf(data: &[f64]) -> Tensor {
-    Tensor::from_slice(data, [data.len()], &dev()).unwrap().requires_grad_(true).unwrap()
-}
-fn values(t: &Tensor) -> Vec<f64> {
-    t.astype(DType::F64).unwrap().to_vec().unwrap()
-}
 fn sum(t: &Tensor) -> Result<Tensor> {
     t.sum(.., false)
 }

@@ -1,21 +1,15 @@
 //! Custom functions: what they save, what they answer, and what is refused.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod leaf;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bilin_core::autograd::{self, BackwardContext, BackwardOptions, ForwardContext, Function, GradOptions};
-use bilin_core::{DType, Device, Error, Result, Rng, Tensor, no_grad};
+use bilin_core::{DType, Error, Result, Rng, Tensor, no_grad};
+use leaf::{dev, leaf, values};
 
-fn dev() -> Device {
-    Device::reference()
-}
-fn leaf(data: &[f64]) -> Tensor {
-    Tensor::from_slice(data, [data.len()], &dev()).unwrap().requires_grad_(true).unwrap()
-}
-fn values(t: &Tensor) -> Vec<f64> {
-    t.to_vec().unwrap()
-}
 fn sum(t: &Tensor) -> Tensor {
     t.sum(.., false).unwrap()
 }

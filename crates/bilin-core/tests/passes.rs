@@ -1,24 +1,18 @@
 //! Passes: anomalies, hooks after accumulation, several roots, sums in place, threads.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod leaf;
+
 use std::sync::{Arc, Mutex};
 
 use bilin_core::autograd::{self, BackwardOptions, GradOptions};
 use bilin_core::exec::reference::ReferenceBackend;
 use bilin_core::{DType, Device, Error, Result, Rng, Tensor, concat};
+use leaf::{dev, leaf, values};
 
-fn dev() -> Device {
-    Device::reference()
-}
 /// A device whose memory no other test counts.
 fn own_device() -> Device {
     Device::new("own", Box::new(ReferenceBackend))
-}
-fn leaf(data: &[f64]) -> Tensor {
-    Tensor::from_slice(data, [data.len()], &dev()).unwrap().requires_grad_(true).unwrap()
-}
-fn values(t: &Tensor) -> Vec<f64> {
-    t.astype(DType::F64).unwrap().to_vec().unwrap()
 }
 fn sum(t: &Tensor) -> Result<Tensor> {
     t.sum(.., false)

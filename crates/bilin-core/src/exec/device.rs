@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use super::backend::Backend;
+use super::buffer::Buffer;
 use super::reference::ReferenceBackend;
 use crate::shape::error::{Error, Result};
 
@@ -102,7 +103,7 @@ impl Device {
         self.0.memory.limit.store(limit_bytes.unwrap_or(NO_LIMIT), Relaxed);
     }
 
-    pub(super) fn out_of_memory(&self, requested_bytes: u64) -> Error {
+    fn out_of_memory(&self, requested_bytes: u64) -> Error {
         let stats = self.memory_stats();
         let limit = self.0.memory.limit.load(Relaxed);
         Error::OutOfMemory {
@@ -114,19 +115,23 @@ impl Device {
         }
     }
 
-    pub(super) fn count_alloc(&self, bytes: u64) -> Result<()> {
+    /// Memory that `make` gives, counted, where the limit leaves room for it; what isn't had isn't counted.
+    pub(super) fn count_alloc(&self, bytes: u64, make: impl FnOnce() -> Result<Option<Box<dyn Buffer>>>) -> Result<Box<dyn Buffer>> {
         let m = &self.0.memory;
-        let limit = m.limit.load(Relaxed);
         let now = m.current.fetch_add(bytes, Relaxed) + bytes;
-        if now > limit {
-            m.current.fetch_sub(bytes, Relaxed);
-            return Err(self.out_of_memory(bytes));
-        }
+        let made = if now > m.limit.load(Relaxed) { Ok(None) } else { make() };
+        let buffer = match made {
+            Ok(Some(buffer)) => buffer,
+            other => {
+                m.current.fetch_sub(bytes, Relaxed);
+                return Err(other.err().unwrap_or_else(|| self.out_of_memory(bytes)));
+            }
+        };
         if now > m.peak.load(Relaxed) {
             m.peak.fetch_max(now, Relaxed);
         }
         m.allocs.fetch_add(1, Relaxed);
-        Ok(())
+        Ok(buffer)
     }
 
     pub(super) fn count_free(&self, bytes: u64) {

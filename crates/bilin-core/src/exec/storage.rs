@@ -20,22 +20,15 @@ impl Storage {
     /// Memory with any contents. Errors: [`OutOfMemory`](crate::Error::OutOfMemory), and what the backend's
     /// [`alloc`](super::backend::Backend::alloc) says.
     pub fn alloc(device: &Device, byte_len: usize) -> Result<Storage> {
-        device.count_alloc(byte_len as u64)?;
-        let made = device.backend().alloc(byte_len).and_then(|room| room.ok_or_else(|| device.out_of_memory(byte_len as u64)));
-        match made {
-            Ok(buffer) => Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) }),
-            Err(e) => {
-                device.count_free(byte_len as u64);
-                Err(e)
-            }
-        }
+        let buffer = device.count_alloc(byte_len as u64, || device.backend().alloc(byte_len))?;
+        Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) })
     }
 
     /// Memory that somebody else allocated, of a kind that the device's backend can use; it counts as allocated here until it
     /// is dropped. Errors: [`OutOfMemory`](crate::Error::OutOfMemory) past the device's limit.
     pub fn adopt(device: &Device, buffer: Box<dyn Buffer>) -> Result<Storage> {
         let byte_len = buffer.byte_len();
-        device.count_alloc(byte_len as u64)?;
+        let buffer = device.count_alloc(byte_len as u64, || Ok(Some(buffer)))?;
         Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) })
     }
 
