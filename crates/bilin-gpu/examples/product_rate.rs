@@ -1,11 +1,27 @@
 //! Rates of the engine's verbs on a wgpu device: `product_rate [largest square]`. Times are of the host around a queue of
-//! equal calls that takes about a twentieth of a second, the least of four rounds; the results' memory is part of it.
+//! equal calls that takes about a twentieth of a second, the least of four rounds; the results' memory is part of it. Behind
+//! them stands what the device's own clock says of one call, where it has one.
 
 use std::time::Instant;
 
 use bilin::prelude::*;
 
-fn seconds(device: &Device, mut work: impl FnMut() -> Result<Tensor>) -> Result<f64> {
+/// Seconds of one call: by the host and by the device.
+#[derive(Clone, Copy)]
+struct Times {
+    host: f64,
+    device: f64,
+}
+
+impl Times {
+    /// The rate of `work` units of 10⁹ by both clocks.
+    fn rate(self, name: &str, work: f64, unit: &str) {
+        let Times { host, device } = self;
+        println!("{name}: {:.3} ms, {:.0} {unit}; device {:.3} ms, {:.0} {unit}", host * 1e3, work / host, device * 1e3, work / device);
+    }
+}
+
+fn seconds(device: &Device, mut work: impl FnMut() -> Result<Tensor>) -> Result<Times> {
     let mut round = |repeats: usize| -> Result<f64> {
         device.sync()?;
         let start = Instant::now();
@@ -16,12 +32,16 @@ fn seconds(device: &Device, mut work: impl FnMut() -> Result<Tensor>) -> Result<
         Ok(start.elapsed().as_secs_f64() / repeats as f64)
     };
     round(1)?;
-    let repeats = (0.05 / round(1)?) as usize;
-    let mut best = f64::INFINITY;
+    let repeats = ((0.05 / round(1)?) as usize).clamp(2, 200);
+    let mut host = f64::INFINITY;
     for _ in 0..4 {
-        best = best.min(round(repeats.clamp(2, 200))?);
+        host = host.min(round(repeats)?);
     }
-    Ok(best)
+    device.backend().start_clock()?;
+    let ran = round(repeats.min(20));
+    let clock = device.backend().stop_clock()?;
+    ran?;
+    Ok(Times { host, device: clock.map_or(f64::NAN, |c| c.as_secs_f64() / repeats.min(20) as f64) })
 }
 
 fn main() -> Result<()> {
@@ -39,7 +59,7 @@ fn main() -> Result<()> {
         for dtype in [DType::F32, DType::F16, DType::Bf16] {
             let (a, b) = (make(&[size, size], dtype)?, make(&[size, size], dtype)?);
             let t = seconds(&device, || a.matmul(&b))?;
-            println!("square {dtype} {size}: {:.3} ms, {:.2} TFLOP/s", t * 1e3, 2.0 * (size as f64).powi(3) / t * 1e-12);
+            t.rate(&format!("square {dtype} {size}"), 2e-9 * (size as f64).powi(3), "GFLOP/s");
         }
         size *= 2;
     }
@@ -47,12 +67,12 @@ fn main() -> Result<()> {
     for dtype in [DType::F32, DType::F16] {
         let (a, b) = (make(&[count, 512, 512], dtype)?, make(&[count, 512, 512], dtype)?);
         let t = seconds(&device, || a.matmul(&b))?;
-        println!("batched {dtype} {count} of 512: {:.3} ms, {:.2} TFLOP/s", t * 1e3, 2.0 * count as f64 * 512f64.powi(3) / t * 1e-12);
+        t.rate(&format!("batched {dtype} {count} of 512"), 2e-9 * count as f64 * 512f64.powi(3), "GFLOP/s");
     }
     let side = largest * 2;
     let (matrix, vector, row) = (make(&[side, side], DType::F32)?, make(&[side, 1], DType::F32)?, make(&[1, side], DType::F32)?);
     let bytes = 4.0 * (side as f64).powi(2);
-    let rate = |name: &str, t: f64, bytes: f64| println!("{name} {side}: {:.3} ms, {:.0} GB/s", t * 1e3, bytes / t * 1e-9);
+    let rate = |name: &str, t: Times, bytes: f64| t.rate(&format!("{name} {side}"), bytes * 1e-9, "GB/s");
     rate("copy", seconds(&device, || matrix.copy())?, 2.0 * bytes);
     rate("exp", seconds(&device, || matrix.exp())?, 2.0 * bytes);
     rate("add a row", seconds(&device, || matrix.add(&row))?, 2.0 * bytes);

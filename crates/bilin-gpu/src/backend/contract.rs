@@ -28,9 +28,9 @@ pub(super) fn units_tile(kernel: &str) -> Option<units::Tile> {
 /// The tile of a kernel that has one.
 fn tile(kernel: &str) -> Option<Tile> {
     match kernel {
-        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2, 4], depth: 8, is_double: true, unroll: 8 }),
-        "tile-64" => Some(Tile { sides: [64; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
-        "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, is_double: false, unroll: 1 }),
+        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
+        "tile-64" => Some(Tile { sides: [64; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
+        "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, unroll: 1 }),
         _ => None,
     }
 }
@@ -199,7 +199,7 @@ impl Job<'_> {
                 let has_units = fits && queue.device.has_feature("matrix-units") && !are_deterministic_algorithms_enabled();
                 has_units && [lhs.1, rhs.1] == [DType::F16; 2] && is_float && self.is_fourfold() == [true; 3]
             }
-            "tile-128" => is_float && m > 96 && n > 96,
+            "tile-128" => is_float && is_large,
             "tile-64" => m > 32 && n > 32,
             _ => true,
         }
@@ -270,7 +270,10 @@ impl Job<'_> {
         words.check(op)?;
         let sizes = Sizes { m: names.1, n: names.2, k: names.3, parts, part_len: len, part_step: step, tiles };
         text.push_str(&match (tile, units) {
-            (Some(tile), _) => gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k, is_fourfold }, &sizes),
+            (Some(tile), _) => {
+                let is_linear = k.len() <= 1;
+                gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k, is_fourfold, is_linear }, &sizes)
+            }
             (None, Some(units)) => units::text(units, along_k, is_half, &sizes),
             (None, None) if kernel == "rows" => rows(&sizes),
             (None, None) if kernel == "columns" => columns(&sizes, is_fourfold[0]),

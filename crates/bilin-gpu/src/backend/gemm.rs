@@ -18,8 +18,6 @@ pub(super) struct Tile {
     pub blocks: [usize; 2],
     /// Steps of k that stand in shared memory at a time.
     pub depth: usize,
-    /// Whether there are two tiles in shared memory: one is filled while the other is read.
-    pub is_double: bool,
     /// Steps of k whose text stands side by side.
     pub unroll: usize,
 }
@@ -42,6 +40,8 @@ pub(super) struct Form {
     pub along_k: [bool; 2],
     /// Whether lhs, rhs and the result can be read and written four neighbours at a time.
     pub is_fourfold: [bool; 3],
+    /// Whether positions are multiples of the step of k: where k is one loop.
+    pub is_linear: bool,
 }
 
 /// Texts that read the sizes of a call.
@@ -71,9 +71,9 @@ struct Side {
     row: usize,
     loads: usize,
     along_k: bool,
-    is_fourfold: bool,
-    /// Whether all loads of an invocation are of one step of k.
-    has_one_step: bool,
+    /// Elements that a load reads.
+    pack: usize,
+    is_linear: bool,
     /// What stands past the end.
     zero: String,
 }
@@ -82,10 +82,11 @@ struct Side {
 /// `m_at` → (lhs, out), `n_at` → (rhs, out), `k_at` → (lhs, rhs) and `batch_at` → (lhs, rhs, out), the last with first
 /// elements added, and stores to `out`.
 ///
-/// Bounds: loads and stores happen only for m, n and k below their sizes, whose positions the plan has checked; four at a
-/// time only where the sizes are multiples of four.
+/// Bounds: loads take place for m, n and k below their sizes, whose positions the plan has checked; past the end of m and n
+/// the last is loaded again, and what comes of it is never stored. Four are loaded and stored at a time only where the sizes
+/// are multiples of four.
 pub(super) fn text(form: Form, sizes: &Sizes) -> String {
-    let Form { tile, wide, is_bool, along_k, is_fourfold } = form;
+    let Form { tile, wide, is_bool, along_k, is_fourfold, is_linear } = form;
     let [tall, across] = tile.threads();
     let (threads, t, depth) = (tall * across, wide.text(), tile.depth);
     let Sizes { m, n, k, parts, part_len, part_step, tiles } = sizes;
@@ -98,18 +99,17 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
         size: [m, n][x].clone(),
         len: tile.sides[x],
         row: (tile.sides[x] + PAD) / 4,
+        pack: if is_fourfold[x] { 4 } else { 1 },
         loads: tile.sides[x] * depth / (threads * if is_fourfold[x] { 4 } else { 1 }),
         along_k: along_k[x],
-        is_fourfold: is_fourfold[x],
+        is_linear,
         zero: if x == 0 { wide.neutral().to_owned() } else { format!("{t}()") },
-        has_one_step: along_k[x] && threads.is_multiple_of(depth / if is_fourfold[x] { 4 } else { 1 }),
     };
     let operands = [side(0), side(1)];
-    let copies = if tile.is_double { 2 } else { 1 };
     let mut s = String::new();
     let w = &mut s;
     for x in &operands {
-        let _ = writeln!(w, "var<workgroup> tile_{}: array<vec4<{t}>, {}>;", x.name, copies * depth * x.row);
+        let _ = writeln!(w, "var<workgroup> tile_{}: array<vec4<{t}>, {}>;", x.name, depth * x.row);
     }
     let _ = writeln!(
         w,
@@ -142,31 +142,25 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
             let _ = writeln!(w, "  var sum_{r}_{v} = vec4<{t}>(start);");
         }
     }
-    let fetch = |w: &mut String, from: &str| operands.iter().for_each(|x| fetch(w, x, from, t));
-    let store = |w: &mut String, copy: &str| operands.iter().for_each(|x| store(w, x, copy, depth));
     w.push_str("  {\n");
-    fetch(w, "first");
-    w.push_str("  }\n");
-    if tile.is_double {
-        store(w, "0u");
-        w.push_str("  workgroupBarrier();\n  var copy = 0u;\n");
+    fetch(w, &operands, "first", depth, t);
+    let _ = writeln!(w, "  }}\n  for (var k0 = first; k0 < end; k0 += {depth}u) {{");
+    operands.iter().for_each(|x| store(w, x));
+    let _ = writeln!(w, "    workgroupBarrier();\n    let ahead = k0 + {depth}u;\n    if ahead < end {{");
+    fetch(w, &operands, "ahead", depth, t);
+    w.push_str("    }\n");
+    // Where all steps stand side by side there is no loop.
+    let is_loop = tile.unroll < depth;
+    if is_loop {
+        let _ = writeln!(w, "    for (var kk = 0u; kk < {depth}u; kk += {}u) {{", tile.unroll);
     }
-    let _ = writeln!(w, "  for (var k0 = first; k0 < end; k0 += {depth}u) {{");
-    if !tile.is_double {
-        store(w, "0u");
-        w.push_str("    workgroupBarrier();\n");
-    }
-    let _ = writeln!(w, "    let ahead = k0 + {depth}u;\n    if ahead < end {{");
-    fetch(w, "ahead");
-    let _ = writeln!(w, "    }}\n    for (var kk = 0u; kk < {depth}u; kk += {}u) {{", tile.unroll);
-    let copy = |x: &Side| if tile.is_double { format!("copy * {}u + ", depth * x.row) } else { String::new() };
     for step in 0..tile.unroll {
         for (x, place) in operands.iter().zip(["row", "column"]) {
             let blocks = x.len / 4 / [tall, across][usize::from(place == "column")];
             for g in 0..blocks {
                 let at = x.len / 4 / blocks * g;
-                let _ =
-                    writeln!(w, "      let {0}{g}_{step} = tile_{0}[{1}(kk + {step}u) * {2}u + {at}u + {place}];", x.name, copy(x), x.row);
+                let from = if is_loop { format!("(kk + {step}u) * {}u + {at}u", x.row) } else { format!("{}u", step * x.row + at) };
+                let _ = writeln!(w, "      let {0}{g}_{step} = tile_{0}[{from} + {place}];", x.name);
             }
         }
         for r in 0..rows {
@@ -181,13 +175,7 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
             }
         }
     }
-    w.push_str("    }\n");
-    if tile.is_double {
-        w.push_str("    if ahead < end {\n    copy = 1u - copy;\n");
-        store(w, "copy");
-        w.push_str("    }\n");
-    }
-    w.push_str("    workgroupBarrier();\n  }\n");
+    w.push_str(if is_loop { "    }\n    workgroupBarrier();\n  }\n" } else { "    workgroupBarrier();\n  }\n" });
     let _ = writeln!(w, "  let to = base.z + part * {part_step};");
     results(w, tile, m, n, is_fourfold[2]);
     w.push_str("  }\n}\n");
@@ -196,59 +184,62 @@ pub(super) fn text(form: Form, sizes: &Sizes) -> String {
 
 /// Where each load of an invocation stands in a tile and in memory.
 fn places(w: &mut String, x: &Side, threads: usize, depth: usize, t: &str) {
-    let (name, len) = (x.name, x.len);
-    let pack = if x.is_fourfold { 4 } else { 1 };
+    let (name, len, pack) = (x.name, x.len, x.pack);
+    let kind = if pack == 4 { format!("vec4<{t}>") } else { t.to_owned() };
     for j in 0..x.loads {
         let at = format!("(lane + {}u)", j * threads);
-        let (kk, free) = match x.along_k {
-            true => (format!("{at} % {}u * {pack}u", depth / pack), format!("{at} / {}u", depth / pack)),
-            false => (format!("{at} / {}u", len / pack), format!("{at} % {}u * {pack}u", len / pack)),
-        };
+        let across = if x.along_k { depth } else { len } / pack;
+        let (inner, outer) = (format!("{at} % {across}u * {pack}u"), format!("{at} / {across}u"));
+        // Invocations that fill whole lines load the same places of each.
+        let inner = if threads.is_multiple_of(across) { format!("lane % {across}u * {pack}u") } else { inner };
+        let (kk, free, last) = if x.along_k { (inner, outer, 1) } else { (outer, inner, pack) };
         let _ = writeln!(w, "  let k_{name}{j} = {kk};\n  let f_{name}{j} = {free};");
-        if j > 0 && !x.along_k && threads.is_multiple_of(len / pack) {
-            let _ = writeln!(w, "  let has_{name}{j} = has_{name}0;\n  let at_{name}{j} = at_{name}0;");
-        } else {
-            let _ = writeln!(w, "  let has_{name}{j} = {} + f_{name}{j} < {};", x.origin, x.size);
-            let _ = writeln!(w, "  let at_{name}{j} = base.{} + {}({} + f_{name}{j}).x;", x.part, x.place, x.origin);
-        }
-        let kind = if pack == 4 { format!("vec4<{t}>") } else { t.to_owned() };
+        let inside = format!("min({} + f_{name}{j}, {} - {last}u)", x.origin, x.size);
+        let far = if x.is_linear { format!(" + k_at(k_{name}{j}).{}", x.part) } else { String::new() };
+        let _ = writeln!(w, "  let at_{name}{j} = base.{} + {}({inside}).x{far};", x.part, x.place);
         let _ = writeln!(w, "  var next_{name}{j} = {kind}();");
     }
 }
 
-/// Loads the tile that starts at the step `from`.
-fn fetch(w: &mut String, x: &Side, from: &str, t: &str) {
-    let (name, load) = (x.name, x.load);
-    for j in 0..x.loads {
-        let (kind, four) = if x.is_fourfold { (format!("vec4<{t}>"), "4") } else { (t.to_owned(), "") };
-        if j == 0 || !x.has_one_step {
-            let _ = writeln!(w, "    let step_{name}{j} = {from} + k_{name}{j};\n    let far_{name}{j} = k_at(step_{name}{j}).{};", x.part);
+/// Loads the tiles that start at the step `from`. Only the last ones ask where k ends: a card keeps loads under way that
+/// don't wait for an answer.
+fn fetch(w: &mut String, operands: &[Side; 2], from: &str, depth: usize, t: &str) {
+    let _ = writeln!(w, "    let far = k_at({from});");
+    for is_last in [false, true] {
+        let _ = match is_last {
+            false => writeln!(w, "    if {from} + {depth}u <= end {{"),
+            true => writeln!(w, "    }} else {{"),
+        };
+        for x in operands {
+            let (name, part) = (x.name, x.part);
+            let (kind, load) = if x.pack == 4 { (format!("vec4<{t}>"), "load4") } else { (t.to_owned(), "load") };
+            for j in 0..x.loads {
+                let far = if x.is_linear { format!("far.{part}") } else { format!("k_at({from} + k_{name}{j}).{part}") };
+                let load = format!("next_{name}{j} = {load}_{}(at_{name}{j} + {far});", x.load);
+                let _ = match is_last {
+                    false => writeln!(w, "      {load}"),
+                    true => {
+                        writeln!(w, "      next_{name}{j} = {kind}({});\n      if {from} + k_{name}{j} < end {{ {load} }}", x.zero)
+                    }
+                };
+            }
         }
-        let step = if x.has_one_step { 0 } else { j };
-        let _ = writeln!(w, "    next_{name}{j} = {kind}({});", x.zero);
-        let _ = writeln!(
-            w,
-            "    if has_{name}{j} && step_{name}{step} < end {{ next_{name}{j} = load{four}_{load}(at_{name}{j} + far_{name}{step}); }}"
-        );
     }
+    w.push_str("    }\n");
 }
 
-/// Puts what was loaded into shared memory.
-fn store(w: &mut String, x: &Side, copy: &str, depth: usize) {
+/// Puts what was loaded into shared memory, where neighbours are neighbours in m or n.
+fn store(w: &mut String, x: &Side) {
     let (name, row) = (x.name, x.row);
-    let from = if copy == "0u" { String::new() } else { format!("{copy} * {}u + ", depth * row) };
     for j in 0..x.loads {
-        let _ = match (x.is_fourfold, x.along_k) {
-            (false, _) => {
-                writeln!(w, "    tile_{name}[{from}k_{name}{j} * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j};")
-            }
-            (true, false) => writeln!(w, "    tile_{name}[{from}k_{name}{j} * {row}u + f_{name}{j} / 4u] = next_{name}{j};"),
-            (true, true) => ["x", "y", "z", "w"].iter().enumerate().try_for_each(|(c, part)| {
-                writeln!(
-                    w,
-                    "    tile_{name}[{from}(k_{name}{j} + {c}u) * {row}u + f_{name}{j} / 4u][f_{name}{j} % 4u] = next_{name}{j}.{part};"
-                )
-            }),
+        let line = |c: usize| format!("tile_{name}[(k_{name}{j} + {c}u) * {row}u + f_{name}{j} / 4u]");
+        let _ = match (x.pack == 4, x.along_k) {
+            (false, _) => writeln!(w, "    {}[f_{name}{j} % 4u] = next_{name}{j};", line(0)),
+            (true, false) => writeln!(w, "    {} = next_{name}{j};", line(0)),
+            (true, true) => ["x", "y", "z", "w"]
+                .iter()
+                .enumerate()
+                .try_for_each(|(c, part)| writeln!(w, "    {}[f_{name}{j} % 4u] = next_{name}{j}.{part};", line(c))),
         };
     }
 }
