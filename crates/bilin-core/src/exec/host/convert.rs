@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 
 use crate::shape::dtype::{DType, c64, c128, round_to_odd};
+use crate::shape::plan::{Loop, position};
 
 /// A value-preserving or, towards narrower types, C-like conversion; complex to real takes the real part.
 pub(super) trait Convert<T> {
@@ -94,6 +95,8 @@ pub(super) trait Compute:
     + From1<c64>
     + From1<c128>
 {
+    /// Its own.
+    const DTYPE: DType;
 }
 
 /// `Convert` seen from its target, so that a bound on the target says it.
@@ -107,11 +110,14 @@ impl<E: Convert<T>, T> From1<E> for T {
     }
 }
 
-impl Compute for i64 {}
-impl Compute for f32 {}
-impl Compute for f64 {}
-impl Compute for c64 {}
-impl Compute for c128 {}
+macro_rules! computes {
+    ($($t:ty, $dtype:ident;)*) => {$(
+        impl Compute for $t {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+computes! { i64, I64; f32, F32; f64, F64; c64, C64; c128, C128; }
 
 #[inline(always)]
 fn load<E: Pod, T: From1<E>>(bytes: &[u8], at: isize, stride: isize, out: &mut [T]) {
@@ -151,6 +157,54 @@ pub(super) fn load_block<T: Compute>(dtype: DType, bytes: &[u8], at: isize, stri
         DType::C64 => load::<c64, T>(bytes, at, stride, out),
         DType::C128 => load::<c128, T>(bytes, at, stride, out),
     }
+}
+
+/// The same in the linear order of loops, of which the operand is one, from step `at`.
+pub(super) fn load_walk<T: Compute, const N: usize>(
+    dtype: DType,
+    bytes: &[u8],
+    offset: isize,
+    (loops, operand): (&[Loop<N>], usize),
+    at: usize,
+    out: &mut [T],
+) {
+    for (done, n, place, stride) in rows(loops, operand, at, out.len()) {
+        load_block(dtype, bytes, offset + place, stride, &mut out[done..done + n]);
+    }
+}
+
+/// Writes elements in the linear order of loops, of which the result is one.
+pub(super) fn store_walk<T: Compute, const N: usize>(
+    dtype: DType,
+    bytes: &mut [u8],
+    offset: isize,
+    (loops, operand): (&[Loop<N>], usize),
+    at: usize,
+    values: &[T],
+) {
+    for (done, n, place, stride) in rows(loops, operand, at, values.len()) {
+        store_block(dtype, bytes, offset + place, stride, &values[done..done + n]);
+    }
+}
+
+/// Rows of the innermost loop that make up `count` steps from `at`: steps before it, its own, its place and stride.
+fn rows<const N: usize>(
+    loops: &[Loop<N>],
+    operand: usize,
+    at: usize,
+    count: usize,
+) -> impl Iterator<Item = (usize, usize, isize, isize)> + '_ {
+    let (outer, (len, stride)) = match loops.split_last() {
+        Some((inner, outer)) => (outer, (inner.len, inner.strides[operand])),
+        None => (loops, (1, 0)),
+    };
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let (row, first) = ((at + done) / len, (at + done) % len);
+        let (here, n) = (done, (len - first).min(count - done));
+        done += n;
+        (n > 0).then(|| (here, n, position(outer, row)[operand] + first as isize * stride, stride))
+    })
 }
 
 #[inline(always)]
