@@ -4,6 +4,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use num_complex::Complex;
 
+use super::halves::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::shape::dtype::{DType, c64, c128, round_to_odd};
 use crate::shape::plan::{Loop, position};
 
@@ -28,16 +29,16 @@ numbers! {
 }
 
 macro_rules! halves {
-    ($($h:ty),*) => {$(
-        impl Convert<f32> for $h { #[inline(always)] fn convert(self) -> f32 { self.to_f32() } }
-        impl Convert<f64> for $h { #[inline(always)] fn convert(self) -> f64 { self.to_f64() } }
-        impl Convert<i64> for $h { #[inline(always)] fn convert(self) -> i64 { self.to_f32() as i64 } }
-        impl Convert<$h> for f32 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(self) } }
-        impl Convert<$h> for f64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(round_to_odd(self)) } }
-        impl Convert<$h> for i64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(round_to_odd(self as f64)) } }
+    ($($h:ty, $to_f32:ident, $from_f32:ident;)*) => {$(
+        impl Convert<f32> for $h { #[inline(always)] fn convert(self) -> f32 { $to_f32(self) } }
+        impl Convert<f64> for $h { #[inline(always)] fn convert(self) -> f64 { f64::from($to_f32(self)) } }
+        impl Convert<i64> for $h { #[inline(always)] fn convert(self) -> i64 { $to_f32(self) as i64 } }
+        impl Convert<$h> for f32 { #[inline(always)] fn convert(self) -> $h { $from_f32(self) } }
+        impl Convert<$h> for f64 { #[inline(always)] fn convert(self) -> $h { $from_f32(round_to_odd(self)) } }
+        impl Convert<$h> for i64 { #[inline(always)] fn convert(self) -> $h { $from_f32(round_to_odd(self as f64)) } }
     )*};
 }
-halves!(f16, bf16);
+halves! { f16, f16_to_f32, f32_to_f16; bf16, bf16_to_f32, f32_to_bf16; }
 
 /// Complex to and from everything: each real type goes through a part.
 macro_rules! complexes {
@@ -159,6 +160,16 @@ pub(super) fn load_block<T: Compute>(dtype: DType, bytes: &[u8], at: isize, stri
     }
 }
 
+/// The same, compiled for the caller's instruction set where elements of the commonest kinds stand side by side.
+#[inline(always)]
+pub(super) fn load_row<T: Compute>(dtype: DType, bytes: &[u8], at: isize, stride: isize, out: &mut [T]) {
+    match (dtype, stride) {
+        (DType::F16, 1) => load::<f16, T>(bytes, at, 1, out),
+        (DType::Bf16, 1) => load::<bf16, T>(bytes, at, 1, out),
+        _ => load_block(dtype, bytes, at, stride, out),
+    }
+}
+
 /// The same in the linear order of loops, of which the operand is one, from step `at`.
 pub(super) fn load_walk<T: Compute, const N: usize>(
     dtype: DType,
@@ -240,5 +251,15 @@ pub(super) fn store_block<T: Compute>(dtype: DType, bytes: &mut [u8], at: isize,
         DType::F64 => store::<f64, T>(bytes, at, stride, values),
         DType::C64 => store::<c64, T>(bytes, at, stride, values),
         DType::C128 => store::<c128, T>(bytes, at, stride, values),
+    }
+}
+
+/// The same, compiled for the caller's instruction set where elements of the commonest kinds stand side by side.
+#[inline(always)]
+pub(super) fn store_row<T: Compute>(dtype: DType, bytes: &mut [u8], at: isize, stride: isize, values: &[T]) {
+    match (dtype, stride) {
+        (DType::F16, 1) => store::<f16, T>(bytes, at, 1, values),
+        (DType::Bf16, 1) => store::<bf16, T>(bytes, at, 1, values),
+        _ => store_block(dtype, bytes, at, stride, values),
     }
 }

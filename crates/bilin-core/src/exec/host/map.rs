@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::convert::{load_block, load_walk, store_block, store_walk};
+use super::convert::{load_block, load_row, load_walk, store_row, store_walk};
 use super::scalar::Scalar;
 use super::{BLOCK, CHUNK, Work, Workers, check_alignment};
 use crate::exec::buffer::{host_bytes, host_bytes_mut};
@@ -142,7 +142,7 @@ fn compute<T: Scalar, const B: usize>(job: &Job<'_>, stack: &mut [[T; B]; MAX_DE
     let there = evaluate(job, stack, block, base, n, out);
     let values = there.unwrap_or(&stack[0][..n]);
     match block {
-        Block::Row(places, strides) => store_block(job.out_dtype, out, places[0], strides[0], values),
+        Block::Row(places, strides) => store_row(job.out_dtype, out, places[0], strides[0], values),
         Block::Rows(at) => store_walk(job.out_dtype, out, base, (job.loops, 0), at, values),
     }
 }
@@ -228,7 +228,7 @@ fn evaluate<'a, T: Scalar, const B: usize>(
                         Slot::All(one[0])
                     }
                     Block::Row(places, strides) => {
-                        load_block(dtype, bytes, places[operand], strides[operand], &mut stack[top][..n]);
+                        load_row(dtype, bytes, places[operand], strides[operand], &mut stack[top][..n]);
                         Slot::Here
                     }
                     Block::Rows(at) => {
@@ -240,7 +240,7 @@ fn evaluate<'a, T: Scalar, const B: usize>(
             }
             Prim::Old => {
                 match block {
-                    Block::Row(places, strides) => load_block(job.out_dtype, out, places[0], strides[0], &mut stack[top][..n]),
+                    Block::Row(places, strides) => load_row(job.out_dtype, out, places[0], strides[0], &mut stack[top][..n]),
                     Block::Rows(at) => load_walk(job.out_dtype, out, base, (job.loops, 0), at, &mut stack[top][..n]),
                 }
                 slots[top] = Slot::Here;
