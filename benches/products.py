@@ -34,7 +34,8 @@ Run = Callable[[int], float]
 
 def environment(threads: int) -> None:
     """Goes on in an environment with the peers, whose threads are set before they are loaded."""
-    settings = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "BILIN_NUM_THREADS": threads}
+    settings = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "BILIN_NUM_THREADS": threads,
+                "RAYON_NUM_THREADS": threads}
     python = VENV / "bin" / "python"
     if Path(sys.prefix).resolve() == VENV.resolve() and os.environ.get("BILIN_NUM_THREADS") == str(threads):
         return
@@ -52,11 +53,11 @@ def environment(threads: int) -> None:
 
 
 class Serving:
-    """The release program, fed over a pipe."""
+    """A release program, fed over a pipe."""
 
-    def __init__(self, threads: int) -> None:
-        subprocess.run(["cargo", "build", "-q", "--release", "-p", "benches", "--bin", "benches"], cwd=ROOT, check=True)
-        self.child = subprocess.Popen([ROOT / "target/release/benches", "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, build: list[str], program: list[str], threads: int) -> None:
+        subprocess.run(["cargo", "build", "-q", "--release", *build], cwd=ROOT, check=True)
+        self.child = subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.by_processor = threads == 1
 
     def processor_seconds(self) -> float:
@@ -202,13 +203,17 @@ def mkl_run(case: dict[str, Any], clock: Callable[[], float]) -> Run | None:
 
 
 PYTHON = {"NumPy": numpy_run, "PyTorch": torch_run, "JAX": jax_run, "MKL": mkl_run}
-RUST = ("gemm", "matrixmultiply")
+RUST = {"gemm": 0, "matrixmultiply": 0, "candle": 1, "faer": 1}  # By program.
+PROGRAMS = (
+    (["-p", "benches", "--bin", "benches"], ["target/release/benches", "--serve"]),
+    (["--manifest-path", "benches/frameworks/Cargo.toml", "--target-dir", "target/frameworks"], ["target/frameworks/release/frameworks"]),
+)
 
 
-def measure(case: dict[str, Any], serving: Serving, clock: Callable[[], float]) -> None:
-    runs: dict[str, Run | None] = {"bilin": serving.contender("bilin", case)}
+def measure(case: dict[str, Any], servings: list[Serving], clock: Callable[[], float]) -> None:
+    runs: dict[str, Run | None] = {"bilin": servings[0].contender("bilin", case)}
     runs |= {who: make(case, clock) for who, make in PYTHON.items()}
-    runs |= {who: serving.contender(who, case) for who in RUST}
+    runs |= {who: servings[program].contender(who, case) for who, program in RUST.items()}
     ready = {who: run for who, run in runs.items() if run is not None}
     calls = {}
     for who, run in ready.items():
@@ -266,16 +271,16 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     if arguments.threads == 1 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    serving = Serving(arguments.threads)
+    servings = [Serving(build, program, arguments.threads) for build, program in PROGRAMS]
     clock = time.process_time if arguments.threads == 1 else time.perf_counter
     print(f"{arguments.threads} thread(s)\n")
-    roofs(serving)
+    roofs(servings[0])
     if arguments.roof:
         return
     print("| case | ours | GFLOP/s | best peer ÷ ours | peers ÷ ours |\n|---|---|---|---|---|")
     for case in CASES:
         if all(word in case["name"] for word in arguments.words):
-            measure(case, serving, clock)
+            measure(case, servings, clock)
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ const TABLE: &[(&str, Batch)] = &[
     ("real", UNARY), ("relu", UNARY), ("sigmoid", UNARY), ("sign", UNARY), ("sin", UNARY), ("sqrt", UNARY), ("tanh", UNARY),
     ("times_i", UNARY),
     ("add", BINARY), ("div", BINARY), ("maximum", BINARY), ("minimum", BINARY), ("mul", BINARY), ("pow", BINARY), ("sub", BINARY),
+    ("times_slope", BINARY),
     ("eq", BINARY), ("ge", BINARY), ("gt", BINARY), ("le", BINARY), ("lt", BINARY), ("ne", BINARY),
     ("where_", of(&[&[37], &[37], &[37]], "")),
     ("astype", of(&[&[37]], "dtype=float32")),

@@ -108,7 +108,7 @@ impl PySgd {
     }
     /// Named tensors that continue the run.
     fn state_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        named(py, self.0.state_dict())
+        named(py, self.0.state_dict().or_raise()?)
     }
 }
 

@@ -5,7 +5,7 @@ pub(crate) mod clip;
 
 pub use clip::{ClipOptions, clip_grad_norm, clip_grad_norm_with};
 
-use bilin_core::{DType, Error, Result, Tensor, no_grad};
+use bilin_core::{DType, Error, Prim, Result, Tensor, no_grad};
 
 /// What changes parameters by their gradients, as [`GradScaler`](crate::amp::GradScaler) drives it.
 pub trait Optimizer {
@@ -39,21 +39,9 @@ fn wide(p: &Tensor) -> DType {
     if p.dtype().is_half() { DType::F32 } else { p.dtype() }
 }
 
-/// The gradient of a parameter in the dtype of its steps, or `None` where there is none yet.
-fn gradient(p: &Tensor) -> Result<Option<Tensor>> {
-    p.grad().map(|g| g.detach().astype(wide(p))).transpose()
-}
-
-/// p·keep − step, rounded once to the parameter's dtype.
-fn take(p: &Tensor, keep: f64, step: &Tensor) -> Result<()> {
-    if !p.dtype().is_half() {
-        if keep != 1.0 {
-            p.mul_(&p.scalar_like(keep)?)?;
-        }
-        return p.sub_(step);
-    }
-    let next = p.detach().astype(wide(p))?.mul_scalar(keep)?.sub(step)?;
-    p.copy_(&next.astype(p.dtype())?)
+/// The gradient of a parameter, or `None` where there is none yet.
+fn gradient(p: &Tensor) -> Option<Tensor> {
+    p.grad().map(|g| g.detach())
 }
 
 fn check(params: &[Tensor]) -> Result<()> {
@@ -92,20 +80,28 @@ impl Sgd {
 
     /// One step; parameters without a gradient stay.
     pub fn step(&mut self) -> Result<()> {
+        // g + decay·p, p being read by `from`.
+        let pull = |from: Prim| -> Vec<Prim> {
+            let decay = [from, Prim::Const(self.weight_decay), Prim::Mul, Prim::Add];
+            [Prim::Input(0)].into_iter().chain(decay.into_iter().filter(|_| self.weight_decay != 0.0)).collect()
+        };
+        let momentum = [Prim::Old, Prim::Const(self.momentum), Prim::Mul];
+        let to_velocity: Vec<Prim> = momentum.into_iter().chain(pull(Prim::Input(1))).chain([Prim::Add]).collect();
+        let descend = [Prim::Const(self.lr), Prim::Mul, Prim::Sub];
+        let by = |step: Vec<Prim>| -> Vec<Prim> { [Prim::Old].into_iter().chain(step).chain(descend).collect() };
         no_grad(|| {
             for (p, velocity) in self.params.iter().zip(&mut self.velocity) {
-                let Some(mut g) = gradient(p)? else { continue };
-                if self.weight_decay != 0.0 {
-                    g = g.add(&p.astype(wide(p))?.mul_scalar(self.weight_decay)?)?;
+                let Some(g) = gradient(p) else { continue };
+                if self.momentum == 0.0 {
+                    p.map_(by(pull(Prim::Old)), &[&g])?;
+                    continue;
                 }
-                if self.momentum != 0.0 {
-                    g = match velocity.take() {
-                        Some(v) => v.mul_scalar(self.momentum)?.add(&g)?,
-                        None => g,
-                    };
-                    *velocity = Some(g.clone());
-                }
-                take(p, 1.0, &g.mul_scalar(self.lr)?)?;
+                let v = match velocity {
+                    Some(v) => v,
+                    None => velocity.insert(Tensor::zeros(p.shape(), wide(p), p.device())?),
+                };
+                v.map_(to_velocity.clone(), &[&g, p])?;
+                p.map_(by(vec![Prim::Input(0)]), &[v])?;
             }
             Ok(())
         })
@@ -117,8 +113,9 @@ impl Sgd {
     }
 
     /// Named tensors that continue the run: `0.velocity`, …
-    pub fn state_dict(&self) -> Vec<(String, Tensor)> {
-        self.velocity.iter().enumerate().filter_map(|(i, v)| Some((format!("{i}.velocity"), v.clone()?))).collect()
+    pub fn state_dict(&self) -> Result<Vec<(String, Tensor)>> {
+        let there = self.velocity.iter().enumerate().filter_map(|(i, v)| Some((i, v.as_ref()?)));
+        there.map(|(i, v)| Ok((format!("{i}.velocity"), v.copy()?))).collect()
     }
 
     /// Takes up a state of [`Sgd::state_dict`]. Errors: `InvalidArgument` for a shape or dtype that isn't the parameter's.
@@ -183,19 +180,25 @@ impl AdamW {
         let n = self.steps.min(i32::MAX as u64) as i32;
         let [b1, b2] = self.betas;
         let (scale1, scale2) = (1.0 - b1.powi(n), 1.0 - b2.powi(n));
+        let (old, [g, m, v]) = (Prim::Old, [0, 0, 1].map(Prim::Input));
+        let times = |c: f64| [Prim::Const(c), Prim::Mul];
+        let program = |parts: &[&[Prim]]| parts.concat();
+        let mean = program(&[&[old], &times(b1), &[g], &times(1.0 - b1), &[Prim::Add]]);
+        let square = program(&[&[old], &times(b2), &[g, g, Prim::Mul], &times(1.0 - b2), &[Prim::Add]]);
+        let root = program(&[&[v], &times(1.0 / scale2), &[Prim::Sqrt, Prim::Const(self.eps), Prim::Add]]);
+        let keep = times(1.0 - self.lr * self.weight_decay);
+        let descend = program(&[&[old], &keep, &[m], &times(self.lr / scale1), &root, &[Prim::Div, Prim::Sub]]);
         no_grad(|| {
             for (p, moments) in self.params.iter().zip(&mut self.moments) {
-                let Some(g) = gradient(p)? else { continue };
-                if moments.is_none() {
-                    *moments = Some([g.zeros_like()?, g.zeros_like()?]);
-                }
-                let Some([m, v]) = moments else { continue };
-                m.mul_(&m.scalar_like(b1)?)?;
-                m.add_(&g.mul_scalar(1.0 - b1)?)?;
-                v.mul_(&v.scalar_like(b2)?)?;
-                v.add_(&g.mul(&g)?.mul_scalar(1.0 - b2)?)?;
-                let root = v.mul_scalar(1.0 / scale2)?.sqrt()?.add_scalar(self.eps)?;
-                take(p, 1.0 - self.lr * self.weight_decay, &m.mul_scalar(self.lr / scale1)?.div(&root)?)?;
+                let Some(g) = gradient(p) else { continue };
+                let zeros = || Tensor::zeros(p.shape(), wide(p), p.device());
+                let [m, v] = match moments {
+                    Some(moments) => moments,
+                    None => moments.insert([zeros()?, zeros()?]),
+                };
+                m.map_(mean.clone(), &[&g])?;
+                v.map_(square.clone(), &[&g])?;
+                p.map_(descend.clone(), &[m, v])?;
             }
             Ok(())
         })

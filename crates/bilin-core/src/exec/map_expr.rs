@@ -85,8 +85,8 @@ pub enum Prim {
 }
 
 impl Prim {
-    /// Values taken off the stack and whether the kind of number has it.
-    fn arity(self) -> usize {
+    /// Values taken off the stack.
+    pub(crate) fn arity(self) -> usize {
         match self {
             Prim::Input(_) | Prim::Old | Prim::Const(_) | Prim::ConstComplex(..) | Prim::ConstInt(_) => 0,
             Prim::Add | Prim::Sub | Prim::Mul | Prim::Div | Prim::Pow | Prim::Max | Prim::Min => 2,

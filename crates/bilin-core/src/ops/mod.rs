@@ -34,6 +34,7 @@ static ENTRIES: &[&[OpEntry]] = &[
     einsum::ENTRIES,
     view::ENTRIES,
     elementwise::UNARY,
+    elementwise::SLOPE,
     elementwise::BINARY,
     elementwise::COMPARE,
     select::ENTRIES,

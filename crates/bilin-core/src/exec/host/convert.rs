@@ -4,7 +4,9 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use num_complex::Complex;
 
+use super::halves::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 use crate::shape::dtype::{DType, c64, c128, round_to_odd};
+use crate::shape::plan::{Loop, position};
 
 /// A value-preserving or, towards narrower types, C-like conversion; complex to real takes the real part.
 pub(super) trait Convert<T> {
@@ -27,16 +29,16 @@ numbers! {
 }
 
 macro_rules! halves {
-    ($($h:ty),*) => {$(
-        impl Convert<f32> for $h { #[inline(always)] fn convert(self) -> f32 { self.to_f32() } }
-        impl Convert<f64> for $h { #[inline(always)] fn convert(self) -> f64 { self.to_f64() } }
-        impl Convert<i64> for $h { #[inline(always)] fn convert(self) -> i64 { self.to_f32() as i64 } }
-        impl Convert<$h> for f32 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(self) } }
-        impl Convert<$h> for f64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(round_to_odd(self)) } }
-        impl Convert<$h> for i64 { #[inline(always)] fn convert(self) -> $h { <$h>::from_f32(round_to_odd(self as f64)) } }
+    ($($h:ty, $to_f32:ident, $from_f32:ident;)*) => {$(
+        impl Convert<f32> for $h { #[inline(always)] fn convert(self) -> f32 { $to_f32(self) } }
+        impl Convert<f64> for $h { #[inline(always)] fn convert(self) -> f64 { f64::from($to_f32(self)) } }
+        impl Convert<i64> for $h { #[inline(always)] fn convert(self) -> i64 { $to_f32(self) as i64 } }
+        impl Convert<$h> for f32 { #[inline(always)] fn convert(self) -> $h { $from_f32(self) } }
+        impl Convert<$h> for f64 { #[inline(always)] fn convert(self) -> $h { $from_f32(round_to_odd(self)) } }
+        impl Convert<$h> for i64 { #[inline(always)] fn convert(self) -> $h { $from_f32(round_to_odd(self as f64)) } }
     )*};
 }
-halves!(f16, bf16);
+halves! { f16, f16_to_f32, f32_to_f16; bf16, bf16_to_f32, f32_to_bf16; }
 
 /// Complex to and from everything: each real type goes through a part.
 macro_rules! complexes {
@@ -94,6 +96,8 @@ pub(super) trait Compute:
     + From1<c64>
     + From1<c128>
 {
+    /// Its own.
+    const DTYPE: DType;
 }
 
 /// `Convert` seen from its target, so that a bound on the target says it.
@@ -107,11 +111,14 @@ impl<E: Convert<T>, T> From1<E> for T {
     }
 }
 
-impl Compute for i64 {}
-impl Compute for f32 {}
-impl Compute for f64 {}
-impl Compute for c64 {}
-impl Compute for c128 {}
+macro_rules! computes {
+    ($($t:ty, $dtype:ident;)*) => {$(
+        impl Compute for $t {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+computes! { i64, I64; f32, F32; f64, F64; c64, C64; c128, C128; }
 
 #[inline(always)]
 fn load<E: Pod, T: From1<E>>(bytes: &[u8], at: isize, stride: isize, out: &mut [T]) {
@@ -153,6 +160,64 @@ pub(super) fn load_block<T: Compute>(dtype: DType, bytes: &[u8], at: isize, stri
     }
 }
 
+/// The same, compiled for the caller's instruction set where elements of the commonest kinds stand side by side.
+#[inline(always)]
+pub(super) fn load_row<T: Compute>(dtype: DType, bytes: &[u8], at: isize, stride: isize, out: &mut [T]) {
+    match (dtype, stride) {
+        (DType::F16, 1) => load::<f16, T>(bytes, at, 1, out),
+        (DType::Bf16, 1) => load::<bf16, T>(bytes, at, 1, out),
+        _ => load_block(dtype, bytes, at, stride, out),
+    }
+}
+
+/// The same in the linear order of loops, of which the operand is one, from step `at`.
+pub(super) fn load_walk<T: Compute, const N: usize>(
+    dtype: DType,
+    bytes: &[u8],
+    offset: isize,
+    (loops, operand): (&[Loop<N>], usize),
+    at: usize,
+    out: &mut [T],
+) {
+    for (done, n, place, stride) in rows(loops, operand, at, out.len()) {
+        load_block(dtype, bytes, offset + place, stride, &mut out[done..done + n]);
+    }
+}
+
+/// Writes elements in the linear order of loops, of which the result is one.
+pub(super) fn store_walk<T: Compute, const N: usize>(
+    dtype: DType,
+    bytes: &mut [u8],
+    offset: isize,
+    (loops, operand): (&[Loop<N>], usize),
+    at: usize,
+    values: &[T],
+) {
+    for (done, n, place, stride) in rows(loops, operand, at, values.len()) {
+        store_block(dtype, bytes, offset + place, stride, &values[done..done + n]);
+    }
+}
+
+/// Rows of the innermost loop that make up `count` steps from `at`: steps before it, its own, its place and stride.
+fn rows<const N: usize>(
+    loops: &[Loop<N>],
+    operand: usize,
+    at: usize,
+    count: usize,
+) -> impl Iterator<Item = (usize, usize, isize, isize)> + '_ {
+    let (outer, (len, stride)) = match loops.split_last() {
+        Some((inner, outer)) => (outer, (inner.len, inner.strides[operand])),
+        None => (loops, (1, 0)),
+    };
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let (row, first) = ((at + done) / len, (at + done) % len);
+        let (here, n) = (done, (len - first).min(count - done));
+        done += n;
+        (n > 0).then(|| (here, n, position(outer, row)[operand] + first as isize * stride, stride))
+    })
+}
+
 #[inline(always)]
 fn store<E: Pod, T: Convert<E> + Copy>(bytes: &mut [u8], at: isize, stride: isize, values: &[T]) {
     let all: &mut [E] = bytemuck::cast_slice_mut(bytes);
@@ -186,5 +251,15 @@ pub(super) fn store_block<T: Compute>(dtype: DType, bytes: &mut [u8], at: isize,
         DType::F64 => store::<f64, T>(bytes, at, stride, values),
         DType::C64 => store::<c64, T>(bytes, at, stride, values),
         DType::C128 => store::<c128, T>(bytes, at, stride, values),
+    }
+}
+
+/// The same, compiled for the caller's instruction set where elements of the commonest kinds stand side by side.
+#[inline(always)]
+pub(super) fn store_row<T: Compute>(dtype: DType, bytes: &mut [u8], at: isize, stride: isize, values: &[T]) {
+    match (dtype, stride) {
+        (DType::F16, 1) => store::<f16, T>(bytes, at, 1, values),
+        (DType::Bf16, 1) => store::<bf16, T>(bytes, at, 1, values),
+        _ => store_block(dtype, bytes, at, stride, values),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::convert::{load_block, store_block};
+use super::convert::{load_block, load_row, load_walk, store_row, store_walk};
 use super::scalar::Scalar;
 use super::{BLOCK, CHUNK, Work, Workers, check_alignment};
 use crate::exec::buffer::{host_bytes, host_bytes_mut};
@@ -87,6 +87,15 @@ impl<T: Scalar> Work for Blocks<'_, T> {
     }
 }
 
+/// Where a block of steps stands.
+#[derive(Clone, Copy)]
+enum Block {
+    /// In one row of the innermost loop: first elements and strides of all operands.
+    Row([isize; 5], [isize; 5]),
+    /// In several, from this step on.
+    Rows(usize),
+}
+
 /// Steps `start .. start + count` of the loops; `shift` is added to positions of the result.
 #[inline(always)]
 fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], shift: isize) {
@@ -98,6 +107,16 @@ fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, o
     let mut stack = [[T::default(); B]; MAX_DEPTH];
     let mut at = start;
     let end = start + count;
+    let base = job.offsets[0] as isize + shift;
+    if inner.len < B && !outer.is_empty() {
+        // Short rows share a block.
+        while at < end {
+            let n = B.min(end - at);
+            compute(job, &mut stack, Block::Rows(at), base, n, out);
+            at += n;
+        }
+        return;
+    }
     while at < end {
         let (row, first) = (at / inner.len, at % inner.len);
         let here = position(outer, row);
@@ -110,55 +129,121 @@ fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, o
                 *p = job.offsets[i] as isize + here[i] + (first + done) as isize * inner.strides[i];
             }
             places[0] += shift;
-            evaluate(job, &mut stack, &places, &inner.strides, n, out);
-            store_block(job.out_dtype, out, places[0], inner.strides[0], &stack[0][..n]);
+            compute(job, &mut stack, Block::Row(places, inner.strides), base, n, out);
             done += n;
         }
         at += row_end;
     }
 }
 
+/// One block, from its inputs to the result, whose first element is `base`.
 #[inline(always)]
-fn evaluate<T: Scalar, const B: usize>(
-    job: &Job<'_>,
+fn compute<T: Scalar, const B: usize>(job: &Job<'_>, stack: &mut [[T; B]; MAX_DEPTH], block: Block, base: isize, n: usize, out: &mut [u8]) {
+    let there = evaluate(job, stack, block, base, n, out);
+    let values = there.unwrap_or(&stack[0][..n]);
+    match block {
+        Block::Row(places, strides) => store_row(job.out_dtype, out, places[0], strides[0], values),
+        Block::Rows(at) => store_walk(job.out_dtype, out, base, (job.loops, 0), at, values),
+    }
+}
+
+/// A value on the stack.
+#[derive(Clone, Copy)]
+enum Slot<'a, T> {
+    /// In the block of its depth.
+    Here,
+    /// In memory, where an input has it.
+    There(&'a [T]),
+    /// The same for all elements.
+    All(T),
+}
+
+/// Brings a value into the block of its depth.
+#[inline(always)]
+fn settle<T: Scalar>(slot: &mut Slot<'_, T>, block: &mut [T]) {
+    match *slot {
+        Slot::Here => return,
+        Slot::There(from) => block.copy_from_slice(from),
+        Slot::All(x) => block.fill(x),
+    }
+    *slot = Slot::Here;
+}
+
+/// The value of a program, in the first block or where an input has it. `base` is the result's first element.
+#[inline(always)]
+fn evaluate<'a, T: Scalar, const B: usize>(
+    job: &Job<'a>,
     stack: &mut [[T; B]; MAX_DEPTH],
-    places: &[isize; 5],
-    strides: &[isize; 5],
+    block: Block,
+    base: isize,
     n: usize,
     out: &[u8],
-) {
+) -> Option<&'a [T]> {
+    let mut slots = [Slot::Here; MAX_DEPTH];
     let mut top = 0;
     for prim in job.expr.prims() {
         macro_rules! push {
             ($value:expr) => {{
-                stack[top][..n].fill($value);
+                slots[top] = Slot::All($value);
                 top += 1;
             }};
         }
         macro_rules! unary {
-            ($f:expr) => {
+            ($f:expr) => {{
+                settle(&mut slots[top - 1], &mut stack[top - 1][..n]);
                 for a in &mut stack[top - 1][..n] {
                     *a = $f(*a);
                 }
-            };
+            }};
         }
         macro_rules! binary {
             ($f:expr) => {{
                 let (below, above) = stack.split_at_mut(top - 1);
-                for (a, b) in below[top - 2][..n].iter_mut().zip(&above[0][..n]) {
-                    *a = $f(*a, *b);
+                let a = &mut below[top - 2][..n];
+                settle(&mut slots[top - 2], a);
+                let b = match slots[top - 1] {
+                    Slot::Here => Ok(&above[0][..n]),
+                    Slot::There(b) => Ok(b),
+                    Slot::All(b) => Err(b),
+                };
+                match b {
+                    Ok(b) => a.iter_mut().zip(b).for_each(|(a, b)| *a = $f(*a, *b)),
+                    Err(b) => a.iter_mut().for_each(|a| *a = $f(*a, b)),
                 }
                 top -= 1;
             }};
         }
         match *prim {
             Prim::Input(i) => {
+                let operand = 1 + usize::from(i);
                 let (bytes, dtype) = job.inputs[usize::from(i)];
-                load_block(dtype, bytes, places[1 + usize::from(i)], strides[1 + usize::from(i)], &mut stack[top][..n]);
+                slots[top] = match block {
+                    Block::Row(places, strides) if strides[operand] == 1 && dtype == T::DTYPE => {
+                        let from = places[operand] as usize;
+                        Slot::There(&bytemuck::cast_slice(bytes)[from..from + n])
+                    }
+                    Block::Row(places, strides) if strides[operand] == 0 => {
+                        let mut one = [T::default()];
+                        load_block(dtype, bytes, places[operand], 0, &mut one);
+                        Slot::All(one[0])
+                    }
+                    Block::Row(places, strides) => {
+                        load_row(dtype, bytes, places[operand], strides[operand], &mut stack[top][..n]);
+                        Slot::Here
+                    }
+                    Block::Rows(at) => {
+                        load_walk(dtype, bytes, job.offsets[operand] as isize, (job.loops, operand), at, &mut stack[top][..n]);
+                        Slot::Here
+                    }
+                };
                 top += 1;
             }
             Prim::Old => {
-                load_block(job.out_dtype, out, places[0], strides[0], &mut stack[top][..n]);
+                match block {
+                    Block::Row(places, strides) => load_row(job.out_dtype, out, places[0], strides[0], &mut stack[top][..n]),
+                    Block::Rows(at) => load_walk(job.out_dtype, out, base, (job.loops, 0), at, &mut stack[top][..n]),
+                }
+                slots[top] = Slot::Here;
                 top += 1;
             }
             Prim::Const(x) => push!(T::constant(x)),
@@ -178,6 +263,9 @@ fn evaluate<T: Scalar, const B: usize>(
             Prim::Gt => binary!(|a: T, b: T| T::truth(b.lt(a))),
             Prim::Ge => binary!(|a: T, b: T| T::truth(b.le(a))),
             Prim::Select => {
+                for depth in top - 3..top {
+                    settle(&mut slots[depth], &mut stack[depth][..n]);
+                }
                 let (below, above) = stack.split_at_mut(top - 2);
                 let (a, b) = above.split_at(1);
                 for ((c, &a), &b) in below[top - 3][..n].iter_mut().zip(&a[0]).zip(&b[0]) {
@@ -203,6 +291,13 @@ fn evaluate<T: Scalar, const B: usize>(
             Prim::Conj => unary!(T::conj),
             Prim::Real => unary!(T::real),
             Prim::Imag => unary!(T::imag),
+        }
+    }
+    match slots[0] {
+        Slot::There(there) => Some(there),
+        ref mut slot => {
+            settle(slot, &mut stack[0][..n]);
+            None
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod convert;
 mod elementary;
+mod halves;
 mod index;
 mod map;
 mod reduce;

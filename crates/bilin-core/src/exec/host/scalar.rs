@@ -43,9 +43,11 @@ pub(super) trait Scalar: Compute {
     fn conj(self) -> Self;
     fn real(self) -> Self;
     fn imag(self) -> Self;
+    #[inline(always)]
     fn max(self, b: Self) -> Self {
         if self.is_nan() || b.lt(self) || (self == b) { self } else { b }
     }
+    #[inline(always)]
     fn min(self, b: Self) -> Self {
         if self.is_nan() || self.lt(b) || (self == b) { self } else { b }
     }
@@ -156,74 +158,97 @@ impl Scalar for i64 {
     }
 }
 
+// Inlined whatever their size: within a loop they are compiled for the loop's instruction set, by themselves for the least.
 macro_rules! float {
     ($t:ident, $($name:ident: $function:expr),*) => {
         impl Scalar for $t {
             $(
+                #[inline(always)]
                 fn $name(self) -> $t {
                     ($function)(self)
                 }
             )*
+            #[inline(always)]
             fn constant(x: f64) -> $t {
                 x as $t
             }
+            #[inline(always)]
             fn constant_complex(re: f64, _im: f64) -> $t {
                 re as $t
             }
+            #[inline(always)]
             fn constant_int(x: i64) -> $t {
                 x as $t
             }
+            #[inline(always)]
             fn add(self, b: $t) -> $t {
                 self + b
             }
+            #[inline(always)]
             fn sub(self, b: $t) -> $t {
                 self - b
             }
+            #[inline(always)]
             fn mul(self, b: $t) -> $t {
                 self * b
             }
+            #[inline(always)]
             fn div(self, b: $t) -> $t {
                 self / b
             }
+            #[inline(always)]
             fn pow(self, b: $t) -> $t {
                 if b == 2.0 { self * self } else { self.powf(b) }
             }
+            #[inline(always)]
             fn lt(self, b: $t) -> bool {
                 self < b
             }
+            #[inline(always)]
             fn le(self, b: $t) -> bool {
                 self <= b
             }
+            #[inline(always)]
             fn is_nan(self) -> bool {
                 self != self
             }
+            #[inline(always)]
             fn neg(self) -> $t {
                 -self
             }
+            #[inline(always)]
             fn abs(self) -> $t {
                 $t::abs(self)
             }
+            #[inline(always)]
             fn sign(self) -> $t {
                 if self == 0.0 || self != self { self } else { self.signum() }
             }
+            #[inline(always)]
             fn sqrt(self) -> $t {
                 $t::sqrt(self)
             }
+            #[inline(always)]
             fn sin(self) -> $t {
                 $t::sin(self)
             }
+            #[inline(always)]
             fn cos(self) -> $t {
                 $t::cos(self)
             }
+            #[inline(always)]
             fn floor(self) -> $t {
                 $t::floor(self)
             }
+            #[inline(always)]
             fn conj(self) -> $t {
                 self
             }
+            #[inline(always)]
             fn real(self) -> $t {
                 self
             }
+            #[inline(always)]
             fn imag(self) -> $t {
                 0.0
             }

@@ -2,12 +2,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::derive::derivative;
+use super::slope::times_slope;
 use super::{Gives, eval_map, gives, pair, times_conj};
 use crate::exec::call::Conj;
 use crate::exec::launch::View;
 use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
 use crate::ops::apply::apply_static;
-use crate::ops::cast::astype;
 use crate::ops::contract::contract;
 use crate::ops::reduce::sum_to;
 use crate::ops::registry::{OpEntry, Sample, Values};
@@ -40,8 +41,8 @@ enum Partial {
     MinusOne,
     /// The other operand.
     Other,
-    /// Of (lhs, rhs, out).
-    Of(fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>),
+    /// Derived from the op's program.
+    Derived,
 }
 
 #[derive(Debug)]
@@ -72,12 +73,6 @@ const fn binary(
     Binary { schema: OpSchema::schema_v1(name, policy, Arity::Exact(2)), prims, gives, takes_bool, partials, reads }
 }
 
-/// 1 where `a` wins, ½ where they tie.
-fn share(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let dtype = a.dtype();
-    astype(&a.gt(b)?, dtype)?.add(&astype(&a.eq(b)?, dtype)?.mul_scalar(0.5)?)
-}
-
 static ADD: Binary =
     binary("add", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Add], Gives::Same, true, [Partial::One, Partial::One], [NONE, NONE]);
 static SUB: Binary = binary(
@@ -91,52 +86,14 @@ static SUB: Binary = binary(
 );
 static MUL: Binary =
     binary("mul", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Mul], Gives::Same, true, [Partial::Other, Partial::Other], [RHS, LHS]);
-static DIV: Binary = binary(
-    "div",
-    AmpPolicy::ForceFP32,
-    &[Input(0), Input(1), Prim::Div],
-    Gives::Inexact,
-    true,
-    [Partial::Of(|_, b, _| b.scalar_like(1.0)?.div(b)), Partial::Of(|a, b, _| a.div(b)?.div(b)?.neg())],
-    [RHS, BOTH],
-);
-static MAXIMUM: Binary = binary(
-    "maximum",
-    AmpPolicy::Promote,
-    &[Input(0), Input(1), Prim::Max],
-    Gives::Same,
-    true,
-    [Partial::Of(|a, b, _| share(a, b)), Partial::Of(|a, b, _| share(b, a))],
-    [BOTH, BOTH],
-);
-static MINIMUM: Binary = binary(
-    "minimum",
-    AmpPolicy::Promote,
-    &[Input(0), Input(1), Prim::Min],
-    Gives::Same,
-    true,
-    [Partial::Of(|a, b, _| share(b, a)), Partial::Of(|a, b, _| share(a, b))],
-    [BOTH, BOTH],
-);
-static POW: Binary = binary(
-    "pow",
-    AmpPolicy::ForceFP32,
-    &[Input(0), Input(1), Prim::Pow],
-    Gives::Same,
-    false,
-    [
-        Partial::Of(|a, b, _| {
-            // b·a^(b−1), but 0 for b = 0, where a = 0 would give 0·∞.
-            let slope = b.mul(&a.pow(&b.add_scalar(-1.0)?)?)?;
-            b.eq(&b.scalar_like(0.0)?)?.where_(&slope.scalar_like(0.0)?, &slope)
-        }),
-        Partial::Of(|a, b, _| {
-            let slope = a.pow(b)?.mul(&a.log()?)?;
-            a.eq(&a.scalar_like(0.0)?)?.where_(&slope.scalar_like(0.0)?, &slope)
-        }),
-    ],
-    [BOTH, BOTH],
-);
+static DIV: Binary =
+    binary("div", AmpPolicy::ForceFP32, &[Input(0), Input(1), Prim::Div], Gives::Inexact, true, [Partial::Derived; 2], [RHS, BOTH]);
+static MAXIMUM: Binary =
+    binary("maximum", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Max], Gives::Same, true, [Partial::Derived; 2], [BOTH, BOTH]);
+static MINIMUM: Binary =
+    binary("minimum", AmpPolicy::Promote, &[Input(0), Input(1), Prim::Min], Gives::Same, true, [Partial::Derived; 2], [BOTH, BOTH]);
+static POW: Binary =
+    binary("pow", AmpPolicy::ForceFP32, &[Input(0), Input(1), Prim::Pow], Gives::Same, false, [Partial::Derived; 2], [BOTH, BOTH]);
 
 #[derive(Debug, Clone)]
 struct BinaryOp(&'static Binary);
@@ -178,13 +135,13 @@ impl Op for BinaryOp {
                 (_, Partial::MinusOne) => Some(g.neg()?),
                 (Some(_), Partial::Other) => Some(times_summed(g, saved.input(1 - i)?, &saved.input_metas()[i].shape)?),
                 // A partial that doesn't read an operand gets the other in its place.
-                (_, Partial::Of(f)) => {
+                (_, Partial::Derived) => {
                     let (a, b) = match self.0.reads[i].inputs {
                         1 => (saved.input(0)?, saved.input(0)?),
                         2 => (saved.input(1)?, saved.input(1)?),
                         _ => (saved.input(0)?, saved.input(1)?),
                     };
-                    Some(times_conj(g, &f(a, b, g)?)?)
+                    derivative(self.0.prims, i as u8).map(|slope| times_slope(g, &[a, b], slope, true)).transpose()?
                 }
             };
             grads.push(grad.map(|grad| sum_to(&grad, &saved.input_metas()[i].shape)).transpose()?);
@@ -199,7 +156,10 @@ impl Op for BinaryOp {
                 Partial::One => t.clone(),
                 Partial::MinusOne => t.neg()?,
                 Partial::Other => t.mul(&inputs[1 - i])?,
-                Partial::Of(f) => t.mul(&f(&inputs[0], &inputs[1], &outputs[0])?)?,
+                Partial::Derived => {
+                    let Some(slope) = derivative(self.0.prims, i as u8) else { continue };
+                    times_slope(&t.broadcast_to(outputs[0].shape())?, &[&inputs[0], &inputs[1]], slope, false)?
+                }
             };
             sum = Some(match sum {
                 Some(so_far) => so_far.add(&part)?,

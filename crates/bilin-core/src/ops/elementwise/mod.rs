@@ -37,10 +37,13 @@ macro_rules! entry2 {
 }
 mod binary;
 mod compare;
+mod derive;
+mod slope;
 mod unary;
 
 pub(super) use binary::ENTRIES as BINARY;
 pub(super) use compare::ENTRIES as COMPARE;
+pub(super) use slope::ENTRIES as SLOPE;
 pub(super) use unary::ENTRIES as UNARY;
 
 /// Runs an expression over operands that broadcast to the result.

@@ -4,9 +4,11 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use smallvec::{SmallVec, smallvec};
 
+use super::derive::Program;
+use super::slope::times_slope;
 use super::{Gives, eval_map, gives, times_conj};
 use crate::exec::launch::View;
-use crate::exec::map_expr::{MapExpr, Prim, Prim::Input};
+use crate::exec::map_expr::{MapExpr, Prim, Prim::Const, Prim::Input};
 use crate::ops::apply::{apply_one, apply_static};
 use crate::ops::cast::astype;
 use crate::ops::registry::{OpEntry, Sample, Values};
@@ -19,9 +21,9 @@ use crate::tape::{Grads, Inference, Meta, Op, Saved, Saves, Tensor, Vmap};
 #[derive(Debug, Clone, Copy)]
 enum Slope {
     /// f′ of the operand; multiplied conjugated in reverse mode.
-    OfInput(fn(&Tensor) -> Result<Tensor>),
+    OfInput(Program),
     /// f′ of the result.
-    OfOutput(fn(&Tensor) -> Result<Tensor>),
+    OfOutput(Program),
     /// A linear op: its adjoint and itself. The adjoint also gets the operand's dtype.
     Linear(fn(&Tensor, DType) -> Result<Tensor>),
     /// |x|: not holomorphic, g·sign(x) and Re(conj(sign(x))·t).
@@ -64,53 +66,84 @@ static TIMES_I: Unary = unary(
 static ABS: Unary = unary("abs", AmpPolicy::KeepInput, &[Input(0), Prim::Abs], Gives::Real, Slope::Modulus);
 static SIGN: Unary = unary("sign", AmpPolicy::KeepInput, &[Input(0), Prim::Sign], Gives::Same, Slope::Direction);
 static FLOOR: Unary = unary("floor", AmpPolicy::KeepInput, &[Input(0), Prim::Floor], Gives::Inexact, Slope::Flat);
-static EXP: Unary = unary("exp", AmpPolicy::ForceFP32, &[Input(0), Prim::Exp], Gives::Inexact, Slope::OfOutput(|y| Ok(y.clone())));
+static EXP: Unary = unary("exp", AmpPolicy::ForceFP32, &[Input(0), Prim::Exp], Gives::Inexact, Slope::OfOutput(&[Input(0)]));
 static EXPM1: Unary =
-    unary("expm1", AmpPolicy::ForceFP32, &[Input(0), Prim::Expm1], Gives::Inexact, Slope::OfOutput(|y| y.add_scalar(1.0)));
+    unary("expm1", AmpPolicy::ForceFP32, &[Input(0), Prim::Expm1], Gives::Inexact, Slope::OfOutput(&[Input(0), Const(1.0), Prim::Add]));
 static LOG: Unary =
-    unary("log", AmpPolicy::ForceFP32, &[Input(0), Prim::Log], Gives::Inexact, Slope::OfInput(|x| x.scalar_like(1.0)?.div(x)));
+    unary("log", AmpPolicy::ForceFP32, &[Input(0), Prim::Log], Gives::Inexact, Slope::OfInput(&[Const(1.0), Input(0), Prim::Div]));
 static LOG1P: Unary = unary(
     "log1p",
     AmpPolicy::ForceFP32,
     &[Input(0), Prim::Log1p],
     Gives::Inexact,
-    Slope::OfInput(|x| x.scalar_like(1.0)?.div(&x.add_scalar(1.0)?)),
+    Slope::OfInput(&[Const(1.0), Input(0), Const(1.0), Prim::Add, Prim::Div]),
 );
 static SQRT: Unary =
-    unary("sqrt", AmpPolicy::ForceFP32, &[Input(0), Prim::Sqrt], Gives::Inexact, Slope::OfOutput(|y| y.scalar_like(0.5)?.div(y)));
-static SIN: Unary = unary("sin", AmpPolicy::ForceFP32, &[Input(0), Prim::Sin], Gives::Inexact, Slope::OfInput(|x| x.cos()));
-static COS: Unary = unary("cos", AmpPolicy::ForceFP32, &[Input(0), Prim::Cos], Gives::Inexact, Slope::OfInput(|x| x.sin()?.neg()));
-static TANH: Unary =
-    unary("tanh", AmpPolicy::KeepInput, &[Input(0), Prim::Tanh], Gives::Inexact, Slope::OfOutput(|y| y.scalar_like(1.0)?.sub(&y.mul(y)?)));
+    unary("sqrt", AmpPolicy::ForceFP32, &[Input(0), Prim::Sqrt], Gives::Inexact, Slope::OfOutput(&[Const(0.5), Input(0), Prim::Div]));
+static SIN: Unary = unary("sin", AmpPolicy::ForceFP32, &[Input(0), Prim::Sin], Gives::Inexact, Slope::OfInput(&[Input(0), Prim::Cos]));
+static COS: Unary =
+    unary("cos", AmpPolicy::ForceFP32, &[Input(0), Prim::Cos], Gives::Inexact, Slope::OfInput(&[Input(0), Prim::Sin, Prim::Neg]));
+static TANH: Unary = unary(
+    "tanh",
+    AmpPolicy::KeepInput,
+    &[Input(0), Prim::Tanh],
+    Gives::Inexact,
+    Slope::OfOutput(&[Const(1.0), Input(0), Input(0), Prim::Mul, Prim::Sub]),
+);
 static SIGMOID: Unary = unary(
     "sigmoid",
     AmpPolicy::KeepInput,
     &[Input(0), Prim::Sigmoid],
     Gives::Inexact,
-    Slope::OfOutput(|y| y.mul(&y.scalar_like(1.0)?.sub(y)?)),
+    Slope::OfOutput(&[Input(0), Const(1.0), Input(0), Prim::Sub, Prim::Mul]),
 );
-static ERF: Unary =
-    unary("erf", AmpPolicy::ForceFP32, &[Input(0), Prim::Erf], Gives::Inexact, Slope::OfInput(|x| bell(x, 1.0, FRAC_2_SQRT_PI)));
-static ERFC: Unary =
-    unary("erfc", AmpPolicy::ForceFP32, &[Input(0), Prim::Erfc], Gives::Inexact, Slope::OfInput(|x| bell(x, 1.0, -FRAC_2_SQRT_PI)));
+static ERF: Unary = unary(
+    "erf",
+    AmpPolicy::ForceFP32,
+    &[Input(0), Prim::Erf],
+    Gives::Inexact,
+    Slope::OfInput(&[Input(0), Input(0), Prim::Mul, Const(-1.0), Prim::Mul, Prim::Exp, Const(FRAC_2_SQRT_PI), Prim::Mul]),
+);
+static ERFC: Unary = unary(
+    "erfc",
+    AmpPolicy::ForceFP32,
+    &[Input(0), Prim::Erfc],
+    Gives::Inexact,
+    Slope::OfInput(&[Input(0), Input(0), Prim::Mul, Const(-1.0), Prim::Mul, Prim::Exp, Const(-FRAC_2_SQRT_PI), Prim::Mul]),
+);
 /// x·Φ(x) as x/2·erfc(−x/√2), which keeps its digits for x far below 0.
 static GELU: Unary = unary(
     "gelu",
     AmpPolicy::KeepInput,
     &[Input(0), Prim::Const(0.5), Prim::Mul, Input(0), Prim::Const(-FRAC_1_SQRT_2), Prim::Mul, Prim::Erfc, Prim::Mul],
     Gives::Inexact,
-    Slope::OfInput(|x| {
-        let x = astype(x, x.dtype().accumulator())?;
-        let below = x.mul_scalar(-FRAC_1_SQRT_2)?.erfc()?.mul_scalar(0.5)?;
-        below.add(&x.mul(&bell(&x, 0.5, 0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI)?)?)
-    }),
+    // Φ(x) + x·φ(x).
+    Slope::OfInput(&[
+        Input(0),
+        Const(-FRAC_1_SQRT_2),
+        Prim::Mul,
+        Prim::Erfc,
+        Const(0.5),
+        Prim::Mul,
+        Input(0),
+        Input(0),
+        Input(0),
+        Prim::Mul,
+        Const(-0.5),
+        Prim::Mul,
+        Prim::Exp,
+        Const(0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI),
+        Prim::Mul,
+        Prim::Mul,
+        Prim::Add,
+    ]),
 );
 static RELU: Unary = unary(
     "relu",
     AmpPolicy::KeepInput,
     &[Input(0), Prim::ConstInt(0), Prim::Max],
     Gives::Same,
-    Slope::OfInput(|x| astype(&x.gt(&x.scalar_like(0.0)?)?, x.dtype())),
+    Slope::OfInput(&[Input(0), Const(0.0), Prim::Gt]),
 );
 
 #[derive(Debug, Clone)]
@@ -154,8 +187,8 @@ impl Op for UnaryOp {
         let Some(g) = &g[0] else { return Ok(Grads::new()) };
         let dtype = saved.input_metas()[0].dtype;
         let grad = match self.0.slope {
-            Slope::OfInput(f) => times_conj(g, &f(saved.input(0)?)?)?,
-            Slope::OfOutput(f) => times_conj(g, &f(saved.output(0)?)?)?,
+            Slope::OfInput(f) => times_slope(g, &[saved.input(0)?], f, true)?,
+            Slope::OfOutput(f) => times_slope(g, &[saved.output(0)?], f, true)?,
             Slope::Linear(f) => f(g, dtype)?,
             Slope::Modulus => astype(g, dtype)?.mul(&saved.input(0)?.sign()?)?,
             Slope::Direction => turn(&astype(g, dtype)?, saved.input(0)?)?,
@@ -169,25 +202,14 @@ impl Op for UnaryOp {
     fn jvp(&self, inputs: &[Tensor], outputs: &[Tensor], tangents: &[Option<Tensor>]) -> Result<Grads> {
         let Some(t) = &tangents[0] else { return Ok(Grads::new()) };
         let tangent = match self.0.slope {
-            Slope::OfInput(f) => along(t, &f(&inputs[0])?)?,
-            Slope::OfOutput(f) => along(t, &f(&outputs[0])?)?,
+            Slope::OfInput(f) => times_slope(t, &[&inputs[0]], f, false)?,
+            Slope::OfOutput(f) => times_slope(t, &[&outputs[0]], f, false)?,
             Slope::Modulus => times_conj(t, &inputs[0].sign()?)?.real()?,
             Slope::Direction => turn(t, &inputs[0])?,
             Slope::Linear(_) | Slope::Flat => return Ok(Grads::new()),
         };
         Ok(smallvec![Some(tangent)])
     }
-}
-
-/// t·slope in the dtype of `t`, rounded once where the slope is wider.
-fn along(t: &Tensor, slope: &Tensor) -> Result<Tensor> {
-    astype(&astype(t, slope.dtype())?.mul(slope)?, t.dtype())
-}
-
-/// c·e^(−a·x²), in f32 for halves: rounding x² would cost digits of the power.
-fn bell(x: &Tensor, a: f64, c: f64) -> Result<Tensor> {
-    let x = astype(x, x.dtype().accumulator())?;
-    x.mul(&x)?.mul_scalar(-a)?.exp()?.mul_scalar(c)
 }
 
 /// The derivative of x/|x| along `t`; 0 for real numbers and at 0.
