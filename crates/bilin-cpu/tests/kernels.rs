@@ -146,6 +146,29 @@ fn a_few_rows_times_a_large_matrix() {
     }
 }
 
+/// The same of halves, which are widened or multiplied in pairs on the way: tails of columns, terms and blocks, either side.
+#[test]
+fn a_row_of_halves_times_a_matrix() {
+    let mut rng = Rng(16);
+    let is_wide = bilin_cpu::kernel_names().iter().any(|name| name.starts_with("avx512"));
+    for dtype in [DType::Bf16, DType::F16] {
+        for (n, k) in [(300, 600), (2065, 513), (130, 1027), (8200, 33), (577, 31), (64, 2048)] {
+            let lens = [('b', 2), ('i', n), ('k', k)];
+            for subscript in ["k,ki->i", "k,ik->i", "ik,k->i", "ki,k->i", "bk,ki->bi", "bki,bk->bi", "bik,bk->ib"] {
+                if subscript.contains('b') && n * k > 200_000 {
+                    continue;
+                }
+                for (out, class) in [(dtype, Class::Row), (DType::F32, Class::Sliced)] {
+                    let case = Case::new(subscript, &lens, [dtype, dtype, out], [Class::Offset, Class::Row, class], NO, &mut rng, true);
+                    let ran = case.check();
+                    let has_rows = !subscript.starts_with("bk,");
+                    assert!(!is_wide || !has_rows || ran.contains(&"avx512-f32-halves"), "{}: {ran:?}", case.name);
+                }
+            }
+        }
+    }
+}
+
 /// Groups of 32 blocks, several blocks of k, tails of each: what a tile unit pads and visits twice.
 #[test]
 fn blocks_of_a_tile_unit() {

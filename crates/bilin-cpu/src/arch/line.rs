@@ -9,6 +9,8 @@ use crate::contract::disjoint::Shared;
 const STRIP: usize = 8;
 /// Vectors ahead that a run of memory is asked for: several runs at once are more than a processor follows by itself.
 const AHEAD: usize = 8;
+/// Vectors ahead over all runs where these are as many as a vector has lanes.
+pub(super) const AHEAD_ALONG: usize = 128;
 
 /// `c[i, j] = Σ x[i, k]·b[k, j]`, a few rows by many columns.
 pub(crate) struct Rows<'a, P> {
@@ -224,7 +226,7 @@ unsafe fn along_rows<V: Vector, const ROWS: usize>(t: &Raw<V::Part>) {
                 for from in (start..full).step_by(V::LANES) {
                     for i in 0..V::LANES {
                         let at = runs[i].wrapping_add(from);
-                        V::prefetch(at.wrapping_add(AHEAD * V::LANES));
+                        V::prefetch(at.wrapping_add(AHEAD_ALONG));
                         lines[i] = V::load(at);
                     }
                     V::cross(&mut lines);

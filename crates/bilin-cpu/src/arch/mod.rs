@@ -10,6 +10,11 @@ pub(crate) mod amx;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod halves;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_halves.rs"]
+pub(crate) mod halves;
 pub(crate) mod line;
 pub(crate) mod portable;
 pub(crate) mod tile;

@@ -21,7 +21,7 @@ const FAR_BYTES: [usize; 2] = [16 << 10, 1 << 20];
 
 /// How the matrix is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// Its columns stand side by side.
     Across,
     /// Its terms do.
@@ -33,14 +33,14 @@ enum Way {
 /// How a job stands in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
-    is_swapped: bool,
-    way: Way,
+    pub(super) is_swapped: bool,
+    pub(super) way: Way,
     /// From one k to the next in the rows; from one k (across) or column (along) to the next in the matrix.
-    steps: [isize; 2],
+    pub(super) steps: [isize; 2],
     /// From row to row, in the rows and in the result.
     row_steps: [isize; 2],
     /// From column to column in the result.
-    column_step: isize,
+    pub(super) column_step: isize,
 }
 
 /// Whether, and how, one operand is a few rows and the other a matrix with a dense axis.
@@ -60,7 +60,8 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Form> {
     form(job, is_swapped).or_else(|| if m.max(n) <= MAX_ROWS { form(job, !is_swapped) } else { None })
 }
 
-fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
+/// How a job stands where the operand that isn't swapped away is a matrix with a dense axis.
+pub(super) fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
     let plan = job.plan;
     let (rows, columns, a, b) = if is_swapped { (plan.n(), plan.m(), 1, 0) } else { (plan.m(), plan.n(), 0, 1) };
     let only = |loops: &[Loop<3>]| match loops {
@@ -88,7 +89,8 @@ fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
     pays.then(|| form(Way::Along, column.strides[b]))
 }
 
-struct Added<'a, A>(&'a mut [A], &'a [A]);
+/// Sums of a block on their way to the totals.
+pub(super) struct Added<'a, A>(pub(super) &'a mut [A], pub(super) &'a [A]);
 
 impl<A: Acc> Work for Added<'_, A> {
     type Output = ();

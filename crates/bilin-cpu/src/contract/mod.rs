@@ -4,6 +4,7 @@ mod direct;
 pub(crate) mod disjoint;
 mod dot;
 pub(crate) mod element;
+mod halves;
 mod job;
 mod line;
 mod operand;
@@ -142,6 +143,7 @@ fn attempt<A: tiles::Tiled>(job: &Job<'_, A>, variant: Variant) -> Option<Option
         Variant::Product => product::accepts(job).then(|| product::run(job)),
         Variant::Dot => dot::accepts(job).map(|steps| dot::run(job, steps)),
         Variant::Line => line::accepts(job).map(|form| line::run(job, form)),
+        Variant::Halves | Variant::Pairs => halves::accepts(job, variant == Variant::Pairs).map(|form| halves::run(job, form)),
         Variant::Direct => direct::accepts(job).map(|strides| direct::run(job, strides)),
         Variant::Panel => Some(panel::run(job)),
         Variant::Tiles => tiles::accepts(job).map(|form| tiles::run(job, form)),
@@ -171,9 +173,20 @@ fn choose<A: tiles::Tiled>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static
     {
         return outcome(ran);
     }
+    // Sums of bf16 in pairs have one order, by whichever kernel.
+    if isa >= Isa::Avx512
+        && let Some(ran) = attempt(&job, Variant::Pairs)
+    {
+        return outcome(ran);
+    }
     if isa >= Isa::Avx512
         && words::pays(&job)
         && let Some(ran) = attempt(&job, Variant::Words)
+    {
+        return outcome(ran);
+    }
+    if isa >= Isa::Avx512
+        && let Some(ran) = attempt(&job, Variant::Halves)
     {
         return outcome(ran);
     }

@@ -3,10 +3,11 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use half::bf16;
+use half::{bf16, f16};
 
 use super::element::{Acc, Convert, Plain};
 use super::steps::Steps;
+use crate::arch::halves::Kind;
 use crate::arch::tile::Micro;
 use crate::arch::vector::MOST_LANES;
 use crate::arch::{self, Isa, Lines, Work};
@@ -32,6 +33,8 @@ pub(crate) trait Source<A: Acc>: Sync {
     }
     /// The elements, where they stand in memory as accumulators.
     fn plain(&self) -> Option<&[A::Part]>;
+    /// The elements as they stand in memory, where they are halves, and which.
+    fn halves(&self) -> Option<(Kind, &[u16])>;
     /// The elements as they stand in memory, where tiles read them.
     fn raw(&self) -> Option<Raw<'_>>;
 }
@@ -294,6 +297,17 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
 
     fn plain(&self) -> Option<&[A::Part]> {
         if A::PARTS == 1 && is_same::<S, A>() { bytemuck::try_cast_slice(self.data).ok() } else { None }
+    }
+
+    fn halves(&self) -> Option<(Kind, &[u16])> {
+        let kind = if is_same::<S, bf16>() {
+            Kind::Bf16
+        } else if is_same::<S, f16>() {
+            Kind::F16
+        } else {
+            return None;
+        };
+        Some((kind, bytemuck::try_cast_slice(self.data).ok()?))
     }
 
     fn raw(&self) -> Option<Raw<'_>> {

@@ -3,6 +3,7 @@
 //! A task owns a rectangle of the result. For each block of k it packs the columns' operand once, then panel by panel
 //! the rows' operand, and adds the block's sums to the result, or to partial sums where the result can't hold them.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bilin_core::shape::plan::Loop;
@@ -119,28 +120,32 @@ fn run_on<A: Acc>(job: &Job<'_, A>, o: Oriented<'_, A>) -> Option<()> {
     let tasks = cut.batch * cut.row_parts * cut.column_parts;
     let [_, _, _, k] = job.sizes;
     let cost = cut.rows.min(o.sizes[0]) * cut.columns.min(o.sizes[1]) * k * A::PARTS;
-    threads::for_each(tasks, cost, &|task| {
-        let (batch, part) = (task / (cut.row_parts * cut.column_parts), task % (cut.row_parts * cut.column_parts));
-        let (row, column) = (part % cut.row_parts * cut.rows, part / cut.row_parts * cut.columns);
-        let area = Area { batch, row, rows: cut.rows.min(o.sizes[0] - row), column, columns: cut.columns.min(o.sizes[1] - column) };
-        if rectangle(job, &o, area).is_none() {
-            has_failed.store(true, Ordering::Relaxed);
+    // Items of the batch that are cut alike come one after the other: they share tables, and what they have in common.
+    threads::for_ranges(tasks, cost, &|mut tasks| {
+        while !tasks.is_empty() {
+            let (part, item) = (tasks.start / cut.batch, tasks.start % cut.batch);
+            let items = item..cut.batch.min(item + tasks.len());
+            tasks.start += items.len();
+            let (row, column) = (part % cut.row_parts * cut.rows, part / cut.row_parts * cut.columns);
+            let area = Area { row, rows: cut.rows.min(o.sizes[0] - row), column, columns: cut.columns.min(o.sizes[1] - column) };
+            if rectangle(job, &o, items, area).is_none() {
+                has_failed.store(true, Ordering::Relaxed);
+            }
         }
     });
     if has_failed.into_inner() { None } else { Some(()) }
 }
 
-/// A rectangle of the result.
+/// A rectangle of each item's result.
 #[derive(Clone, Copy)]
 struct Area {
-    batch: usize,
     row: usize,
     rows: usize,
     column: usize,
     columns: usize,
 }
 
-fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Option<()> {
+fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>, area: Area) -> Option<()> {
     let [_, _, _, k] = job.sizes;
     let micro = o.micro;
     let block = k.min(A::BLOCK);
@@ -155,7 +160,6 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
     let p_rows = if k > A::BLOCK { area.rows } else { group_rows };
     let p_len = if in_place { 0 } else { p_rows * padded * A::PARTS };
     let bytes = carved_bytes::<A>(a_len) + carved_bytes::<A::Part>(b_len) + carved_bytes::<A::Part>(p_len);
-    let bases = job.bases(area.batch);
     with_scratch(bytes, 2 * (area.rows + area.columns + block), |memory, offsets| {
         let (a_panels, memory) = carve::<A>(memory, a_len);
         let (b_block, memory) = carve::<A::Part>(memory, b_len);
@@ -165,27 +169,31 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
         let (b_columns, offsets) = offsets.split_at_mut(area.columns);
         let (c_columns, offsets) = offsets.split_at_mut(area.columns);
         let (a_ks, b_ks) = offsets.split_at_mut(block);
-        fill_offsets(o.rows, o.a.0, area.row, a_rows);
+        let a_rows = Steps::filled(o.rows, o.a.0, area.row, a_rows);
         fill_offsets(o.rows, 2, area.row, c_rows);
-        fill_offsets(o.columns, o.b.0, area.column, b_columns);
-        fill_offsets(o.columns, 2, area.column, c_columns);
-        let (a_rows, b_columns, c_columns) = (Steps::new(a_rows), Steps::new(b_columns), Steps::new(c_columns));
+        let b_columns = Steps::filled(o.columns, o.b.0, area.column, b_columns);
+        let c_columns = Steps::filled(o.columns, 2, area.column, c_columns);
         let direct = job.out.plain().filter(|_| in_place);
         let c_beside = c_columns.run();
         let is_streamed = in_place && job.is_streamed();
         let partial_rows: &mut [isize; MAX_ROWS] = &mut [0; MAX_ROWS];
         {
             let own = Shared::new(&mut *partial);
-            let mut from = 0;
-            while from < k {
+            let mut bases = [0; 3];
+            let mut packed_at = None;
+            for (item, from) in items.flat_map(|item| (0..k).step_by(block).map(move |from| (item, from))) {
                 let terms = block.min(k - from);
-                fill_offsets(job.plan.k(), o.a.0, from, &mut a_ks[..terms]);
-                fill_offsets(job.plan.k(), o.b.0, from, &mut b_ks[..terms]);
-                let (a_steps, b_steps) = (Steps::new(&a_ks[..terms]), Steps::new(&b_ks[..terms]));
+                if from == 0 {
+                    bases = job.bases(item);
+                }
+                let a_steps = Steps::filled(job.plan.k(), o.a.0, from, &mut a_ks[..terms]);
+                let b_steps = Steps::filled(job.plan.k(), o.b.0, from, &mut b_ks[..terms]);
                 let depth = terms.div_ceil(in_word);
                 let b_direct = direct_columns::<A>(o, &b_columns, &b_steps, area.rows);
                 let width = micro.lanes * micro.vectors;
-                if b_direct.is_none() {
+                // Columns that several items share are packed once.
+                if b_direct.is_none() && packed_at != Some((bases[o.b.0], from)) {
+                    packed_at = Some((bases[o.b.0], from));
                     o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns, job.isa, micro, b_block);
                 }
                 let a_direct =
@@ -263,21 +271,27 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, area: Area) -> Optio
                             at += cols;
                         }
                     }
-                    let is_whole = direct.is_none() && from + terms == k;
-                    for row in if is_whole { group..group + group_len } else { 0..0 } {
-                        let line = padded * A::PARTS;
-                        let sums = own.run(((row - kept_from) * line) as isize, line);
-                        let at = bases[2] + c_rows[row];
+                    if direct.is_some() || from + terms < k {
+                        continue;
+                    }
+                    let line = padded * A::PARTS;
+                    let rows = &c_rows[group..group + group_len];
+                    let sums = own.run(((group - kept_from) * line) as isize, group_len * line);
+                    if A::PARTS == 1 && c_columns.stride == Some(1) {
+                        job.out.store_block(job.isa, bases[2], rows, c_columns, padded, bytemuck::cast_slice(sums));
+                        continue;
+                    }
+                    for (row, sums) in rows.iter().zip(sums.chunks_exact(line)) {
+                        let at = bases[2] + row;
                         if c_beside < MOST_LANES || A::PARTS > 1 {
                             job.out.store_row(job.isa, at, c_columns, micro.lanes, sums);
                             continue;
                         }
-                        for (piece, sums) in c_columns.at.chunks(c_beside).zip(sums.chunks(c_beside)) {
-                            job.out.store_row(job.isa, at, Steps::new(piece), micro.lanes, sums);
+                        for (piece, sums) in sums[..area.columns].chunks(c_beside).enumerate() {
+                            job.out.store_row(job.isa, at, c_columns.part(piece * c_beside, sums.len()), micro.lanes, sums);
                         }
                     }
                 }
-                from += terms;
             }
         }
         if is_streamed {

@@ -88,15 +88,8 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
         let (dense, count) = (columns.stride == Some(1), columns.at.len());
         for (&row, line) in rows.iter().zip(src.chunks_exact(width)) {
             if dense && !out.adds && out.plain.is_none() {
-                let (to, to_rest) = out.data.run(base + row + columns.at[0], count).as_chunks_mut::<16>();
-                let (from, from_rest) = line[..count].as_chunks::<16>();
-                for (to, from) in to.iter_mut().zip(from) {
-                    let from = *from;
-                    for i in 0..16 {
-                        to[i] = F::convert(from[i]);
-                    }
-                }
-                for (to, &from) in to_rest.iter_mut().zip(from_rest) {
+                // A plain loop: nested ones over chunks become gathers.
+                for (to, &from) in out.data.run(base + row + columns.at[0], count).iter_mut().zip(line) {
                     *to = F::convert(from);
                 }
                 continue;

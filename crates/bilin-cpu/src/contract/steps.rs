@@ -36,6 +36,15 @@ pub(crate) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
+    /// Fills `dst` as [`fill_offsets`] does.
+    pub(crate) fn filled(loops: &[Loop<3>], which: usize, start: usize, dst: &'a mut [isize]) -> Steps<'a> {
+        fill_offsets(loops, which, start, dst);
+        match loops {
+            [one] => Steps { at: dst, stride: Some(if dst.len() <= 1 { 1 } else { one.strides[which] }) },
+            _ => Steps::new(dst),
+        }
+    }
+
     /// From offsets.
     pub(crate) fn new(at: &'a [isize]) -> Steps<'a> {
         let stride = match at {
@@ -50,6 +59,11 @@ impl<'a> Steps<'a> {
 
     /// Length of the pieces, the last perhaps shorter, in which neighbours are 1 apart; at least 1.
     pub(crate) fn run(&self) -> usize {
+        match self.stride {
+            Some(1) => return self.at.len().max(1),
+            Some(_) => return 1,
+            None => {}
+        }
         let is_next = |w: &[isize]| w[1] - w[0] == 1;
         let run = 1 + self.at.windows(2).take_while(|w| is_next(w)).count();
         if self.at.chunks(run).all(|piece| piece.windows(2).all(is_next)) { run } else { 1 }

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use crate::arch::halves::Kind as Kinds;
 use crate::arch::{Isa, words};
 
 /// How a kernel goes about a contraction.
@@ -13,6 +14,10 @@ pub(crate) enum Variant {
     Dot,
     /// Vector times matrix.
     Line,
+    /// Vector times matrix, both of one half, widened.
+    Halves,
+    /// The same of bf16 by the instruction for pairs.
+    Pairs,
     /// Tiles on operands where they stand.
     Direct,
     /// Tiles on packed panels: accepts everything.
@@ -47,7 +52,10 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Complex and truth values never stand in memory as vectors hold them; words want instructions of their own.
     fn can_run(&self) -> bool {
-        if self.variant == Variant::Words {
+        if self.variant == Variant::Halves {
+            return Kinds::F16.is_here();
+        }
+        if matches!(self.variant, Variant::Words | Variant::Pairs) {
             return if self.kind == Kind::F32 { words::halves().is_some() } else { words::bytes().is_some() };
         }
         !matches!(self.variant, Variant::Direct | Variant::Line) || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
@@ -70,11 +78,13 @@ macro_rules! table {
 }
 
 /// Kernels of the tile unit, then of words, by what they read and sum in.
-static JOINED: [Kernel; 5] = [
+static JOINED: [Kernel; 7] = [
     Kernel { name: "amx-bf16-tiles", isa: Isa::Amx, kind: Kind::F32, variant: Variant::Tiles },
     Kernel { name: "amx-i32-tiles", isa: Isa::Amx, kind: Kind::I32, variant: Variant::Tiles },
     Kernel { name: "amx-i64-tiles", isa: Isa::Amx, kind: Kind::I64, variant: Variant::Tiles },
     Kernel { name: "avx512-bf16-words", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Words },
+    Kernel { name: "avx512-bf16-pairs", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Pairs },
+    Kernel { name: "avx512-f32-halves", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Halves },
     Kernel { name: "avx512-i32-words", isa: Isa::Avx512, kind: Kind::I32, variant: Variant::Words },
 ];
 

@@ -77,6 +77,10 @@ struct Words<'a> {
 trait Piece<const N: usize>: Pod + Default {
     /// A word of pieces, the first the earliest.
     fn word(pieces: [Self; N]) -> u32;
+    /// Lines of words of neighbours, two runs of halves to a line of words; whether there is a kernel for it.
+    fn interleave(_data: &[Self], _at: [isize; 2], _step: isize, _sizes: [usize; 2], _dst: &mut [u32]) -> bool {
+        false
+    }
     /// Words of a run of whole words.
     fn words(run: &[Self], dst: &mut [u32]) {
         for (word, pieces) in dst.iter_mut().zip(run.as_chunks::<N>().0) {
@@ -88,6 +92,10 @@ impl Piece<2> for bf16 {
     #[inline(always)]
     fn word([a, b]: [bf16; 2]) -> u32 {
         u32::from(a.to_bits()) << 16 | u32::from(b.to_bits())
+    }
+    fn interleave(data: &[bf16], [earlier, later]: [isize; 2], step: isize, sizes: [usize; 2], dst: &mut [u32]) -> bool {
+        arch::halves::interleave(bytemuck::cast_slice(data), [earlier, later], step, sizes, dst);
+        true
     }
 }
 macro_rules! pieces {
@@ -192,6 +200,9 @@ impl<A: Acc> Source<A> for Words<'_> {
     fn plain(&self) -> Option<&[A::Part]> {
         None
     }
+    fn halves(&self) -> Option<(arch::halves::Kind, &[u16])> {
+        None
+    }
     fn raw(&self) -> Option<Raw<'_>> {
         None
     }
@@ -218,10 +229,15 @@ impl<S: Piece<N>, const N: usize> Work for Rows<'_, '_, S, N> {
         let (words, whole) = (k.div_ceil(N), k / N);
         let element = |line: isize, i: usize| ks.at.get(i).map_or(padding, |&k| data[(base + line + k) as usize]);
         let packed = if ks.stride == Some(1) && !(rows.at.len() > 1 && rows.stride == Some(1)) {
-            for (&row, line) in rows.at.iter().zip(dst.chunks_exact_mut(words)) {
-                S::words(&data[(base + row + ks.at[0]) as usize..][..whole * N], &mut line[..whole]);
-                if whole < words {
-                    line[whole] = S::word(std::array::from_fn(|q| element(row, whole * N + q)));
+            if let (Some(&first), true) = (rows.at.first(), whole == words && rows.stride == Some(k as isize)) {
+                // Rows one after the other are one run.
+                S::words(&data[(base + first + ks.at[0]) as usize..][..rows.at.len() * k], dst);
+            } else {
+                for (&row, line) in rows.at.iter().zip(dst.chunks_exact_mut(words)) {
+                    S::words(&data[(base + row + ks.at[0]) as usize..][..whole * N], &mut line[..whole]);
+                    if whole < words {
+                        line[whole] = S::word(std::array::from_fn(|q| element(row, whole * N + q)));
+                    }
                 }
             }
             Packed::RowMajor
@@ -235,7 +251,9 @@ impl<S: Piece<N>, const N: usize> Work for Rows<'_, '_, S, N> {
             }
             Packed::KMajor
         };
-        dst.iter_mut().for_each(|word| *word ^= shift);
+        if shift != 0 {
+            dst.iter_mut().for_each(|word| *word ^= shift);
+        }
         packed
     }
 }
@@ -253,6 +271,24 @@ impl<S: Piece<N>, const N: usize> Columns<'_, S, N> {
     #[inline(always)]
     fn word(&self, column: isize, w: usize) -> u32 {
         S::word(std::array::from_fn(|q| self.ks.at.get(w * N + q).map_or(self.padding, |&k| self.data[(self.base + column + k) as usize])))
+    }
+
+    /// Fills a panel where its columns stand side by side and a kernel does it.
+    fn interleaved(&self, some: Steps<'_>, panel: &mut [u32]) -> bool {
+        let (n, k) = (some.at.len(), self.ks.at.len());
+        let (Some(1), Some(step), [first, ..], true) = (some.stride, self.ks.stride, self.ks.at, N == 2 && k >= N) else {
+            return false;
+        };
+        let first = self.base + some.at[0] + first;
+        if !S::interleave(self.data, [first, first + step], 2 * step, [k / N, n], panel) {
+            return false;
+        }
+        if !k.is_multiple_of(N) {
+            for (word, &column) in panel[k / N * n..].iter_mut().zip(some.at) {
+                *word = self.word(column, k / N);
+            }
+        }
+        true
     }
 
     fn pack<A: Acc>(&self, columns: Steps<'_>, isa: Isa, micro: &Micro<A::Part>, panels: &mut [A::Part], mut starts: &mut [i32]) {
@@ -273,7 +309,10 @@ impl<S: Piece<N>, const N: usize> Columns<'_, S, N> {
                     micro.cross(count, Lines { data, at: 0, step: MOST_LANES as isize }, &mut panel[from * n + first..], n);
                 }
             }
-            isa.with(Across { columns: self, some, from: crossed, panel: bytemuck::cast_slice_mut(panel) });
+            let words: &mut [u32] = bytemuck::cast_slice_mut(panel);
+            if crossed == n || !self.interleaved(some, words) {
+                isa.with(Across { columns: self, some, from: crossed, panel: words });
+            }
             if let Some((sums, more)) = std::mem::take(&mut starts).split_at_mut_checked(n) {
                 isa.with(Shifted { panel: bytemuck::cast_slice(panel), starts: sums });
                 starts = more;

@@ -336,10 +336,12 @@ impl Case {
         let would_take = self.dtypes[..2] == [DType::Bf16; 2] && self.accumulator != DType::F64 && self.terms() >= 32;
         let names = bilin_cpu::kernel_names();
         let is = |name: &str| kernel.map_or(would_take && names.contains(&name), |kernel| kernel == name);
-        match (is("amx-bf16-tiles"), is("avx512-bf16-words")) {
-            (true, _) => Order::Paired,
-            (_, true) => Order::Flushed,
-            _ => Order::Usual,
+        if is("amx-bf16-tiles") {
+            Order::Paired
+        } else if is("avx512-bf16-words") || is("avx512-bf16-pairs") {
+            Order::Flushed
+        } else {
+            Order::Usual
         }
     }
 
