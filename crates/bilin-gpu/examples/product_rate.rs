@@ -1,10 +1,14 @@
 //! Rates of the engine's verbs on a wgpu device: `product_rate [largest square]`. Times are of the host around a queue of
 //! equal calls that takes about a twentieth of a second, the least of four rounds; the results' memory is part of it. Behind
-//! them stands what the device's own clock says of one call, where it has one.
+//! them stands what the device's own clock says of one call, where it has one. Half a second of the same work goes before:
+//! an idle card was seen to run at a sixth of its clock rate for some tenths of a second.
 
 use std::time::Instant;
 
 use bilin::prelude::*;
+
+/// Seconds of work before it is measured.
+const WARM: f64 = 0.5;
 
 /// Seconds of one call: by the host and by the device.
 #[derive(Clone, Copy)]
@@ -31,7 +35,10 @@ fn seconds(device: &Device, mut work: impl FnMut() -> Result<Tensor>) -> Result<
         device.sync()?;
         Ok(start.elapsed().as_secs_f64() / repeats as f64)
     };
-    round(1)?;
+    let start = Instant::now();
+    while start.elapsed().as_secs_f64() < WARM {
+        round(1)?;
+    }
     let repeats = ((0.05 / round(1)?) as usize).clamp(2, 200);
     let mut host = f64::INFINITY;
     for _ in 0..4 {

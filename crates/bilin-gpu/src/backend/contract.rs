@@ -269,7 +269,8 @@ impl Job<'_> {
         let _ = writeln!(text, "fn batch_at(b: u32) -> vec3<u32> {{ return vec3<u32>({}) + walk(b); }}", first.join(", "));
         words.check(op)?;
         let sizes = Sizes { m: names.1, n: names.2, k: names.3, parts, part_len: len, part_step: step, tiles };
-        text.push_str(&match (tile, units) {
+        // The longest part is made only where the kernel is new.
+        let body = || match (tile, units) {
             (Some(tile), _) => {
                 let is_linear = k.len() <= 1;
                 gemm::text(Form { tile, wide: self.wide, is_bool: self.is_bool, along_k, is_fourfold, is_linear }, &sizes)
@@ -278,7 +279,7 @@ impl Job<'_> {
             (None, None) if kernel == "rows" => rows(&sizes),
             (None, None) if kernel == "columns" => columns(&sizes, is_fourfold[0]),
             (None, None) => outer(&sizes, is_fourfold[1]),
-        });
+        };
         let flags = |all: &[bool]| all.iter().map(|&f| if f { '1' } else { '0' }).collect::<String>();
         let name = format!(
             "contract-{kernel}-{t}{}{}-{}-{}-{}{}{}{}-{}-{}",
@@ -296,7 +297,7 @@ impl Job<'_> {
         queue.record(
             op,
             &name,
-            || wgsl::with_scalar_functions(text),
+            || wgsl::with_scalar_functions(text + &body()),
             &[&lhs.0.buffer, &rhs.0.buffer, target.0],
             &words.values,
             grid(&queue.device, work as u64),
