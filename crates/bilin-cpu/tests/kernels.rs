@@ -169,6 +169,26 @@ fn a_row_of_halves_times_a_matrix() {
     }
 }
 
+/// Small products of halves in batches that don't end with a chunk, either operand shared or transposed.
+#[test]
+fn batches_of_small_products_of_halves() {
+    let mut rng = Rng(17);
+    for dtypes in [[DType::Bf16; 3], [DType::F16; 3], [DType::Bf16, DType::F16, DType::F32]] {
+        for (b, [m, n, k]) in [(1000, [3, 3, 3]), (8, [1, 7, 2]), (333, [8, 17, 5]), (61, [2, 48, 40]), (50, [5, 1, 70])] {
+            let lens = [('b', b), ('i', m), ('j', n), ('k', k)];
+            for subscript in ["bik,bkj->bij", "bki,bkj->bij", "ik,bkj->bij", "bkj,ik->bij"] {
+                let case = Case::new(subscript, &lens, dtypes, [Class::Offset; 3], NO, &mut rng, true);
+                let ran = case.check();
+                let want = |name: &&str| ["avx512-f32-batch", "avx2-f32-batch", "portable-f32-batch"].contains(name);
+                let takes = m <= 4 && n <= 8;
+                assert!(!takes || ran.iter().filter(|name| want(name)).count() > 0, "{}: {ran:?}", case.name);
+            }
+            Case::new("bik,bjk->bij", &lens, dtypes, [Class::Row, Class::Row, Class::Sliced], NO, &mut rng, true).check();
+            Case::new("bik,bkj->bij", &lens, dtypes, [Class::Sliced, Class::Row, Class::Negative], NO, &mut rng, true).check();
+        }
+    }
+}
+
 /// Groups of 32 blocks, several blocks of k, tails of each: what a tile unit pads and visits twice.
 #[test]
 fn blocks_of_a_tile_unit() {
