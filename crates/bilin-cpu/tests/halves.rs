@@ -107,7 +107,7 @@ fn check(case: Case, terms: usize, rng: &mut Rng, ran: &mut BTreeSet<&'static st
 }
 
 /// One row, few, many, a vector on either side, dot, outer, batches, and either operand broadcast over them.
-const FORMS: [(&str, [usize; 4]); 11] = [
+const FORMS: [(&str, [usize; 4]); 12] = [
     ("ik,kj->ij", [1, 1, 19, 0]),
     ("ik,kj->ij", [1, 3, 33, 0]),
     ("ik,kj->ij", [1, 40, 50, 0]),
@@ -116,6 +116,7 @@ const FORMS: [(&str, [usize; 4]); 11] = [
     ("ki,kj->ji", [1, 17, 4, 0]),
     ("k,k->", [1, 1, 1, 0]),
     ("bik,bkj->bij", [3, 2, 17, 0]),
+    ("bik,bkj->bij", [9, 3, 5, 0]),
     ("bik,kj->bij", [3, 2, 5, 0]),
     ("ik,bkj->bij", [2, 5, 16, 0]),
     ("bk,bk->b", [19, 1, 1, 0]),

@@ -36,6 +36,8 @@ fn every_dtype_over_small_shapes() {
             ran.extend(Case::new("ki,kj->ij", &lens, same(dtype), [Class::Row, Class::Offset, Class::Offset], NO, &mut rng, false).check());
         }
         ran.extend(Case::new("b,b->b", &[('b', 300)], same(dtype), [Class::Row; 3], NO, &mut rng, false).check());
+        let lens = [('b', 9), ('i', 2), ('j', 3), ('k', 4)];
+        ran.extend(Case::new("bik,bkj->bij", &lens, same(dtype), [Class::Row; 3], NO, &mut rng, false).check());
         ran.extend(Case::new("bk,bk->b", &[('b', 30), ('k', 70)], same(dtype), [Class::Row; 3], NO, &mut rng, false).check());
     }
     let all: BTreeSet<_> = bilin_cpu::kernel_names().into_iter().collect();
@@ -165,6 +167,28 @@ fn a_row_of_halves_times_a_matrix() {
                     assert!(!is_wide || !has_rows || ran.contains(&"avx512-f32-halves"), "{}: {ran:?}", case.name);
                 }
             }
+        }
+    }
+}
+
+/// Small products of halves in batches that don't end with a chunk, either operand shared or transposed.
+#[test]
+fn batches_of_small_products_of_halves() {
+    let mut rng = Rng(17);
+    for dtypes in [[DType::Bf16; 3], [DType::F16; 3], [DType::Bf16, DType::F16, DType::F32]] {
+        for (b, [m, n, k]) in [(1000, [3, 3, 3]), (8, [1, 7, 2]), (333, [8, 17, 5]), (61, [2, 48, 40]), (50, [5, 1, 70])] {
+            let lens = [('b', b), ('i', m), ('j', n), ('k', k)];
+            for subscript in ["bik,bkj->bij", "bki,bkj->bij", "bik,bkj->bji"] {
+                for class in [Class::Row, Class::Offset, Class::ZeroFirst] {
+                    let case = Case::new(subscript, &lens, dtypes, [class, Class::Offset, Class::Offset], NO, &mut rng, true);
+                    let ran = case.check();
+                    // One tile on every instruction set, its columns side by side.
+                    let takes = m <= 3 && n <= 8 && subscript != "bik,bkj->bji" && class != Class::ZeroFirst;
+                    assert!(!takes || ran.contains(&"portable-f32-batch"), "{}: {ran:?}", case.name);
+                }
+            }
+            Case::new("bik,bjk->bij", &lens, dtypes, [Class::Row, Class::Row, Class::Sliced], NO, &mut rng, true).check();
+            Case::new("bik,bkj->bij", &lens, dtypes, [Class::Sliced, Class::Row, Class::Negative], NO, &mut rng, true).check();
         }
     }
 }

@@ -28,14 +28,15 @@ fn only(loops: &[Loop<3>]) -> Option<[isize; 3]> {
 /// Strides by role, once rows and columns are chosen.
 #[derive(Clone, Copy)]
 pub(crate) struct Strides {
-    is_swapped: bool,
+    pub(super) is_swapped: bool,
     /// From row to row in a and out.
-    rows: [isize; 2],
+    pub(super) rows: [isize; 2],
     /// From k to k in a and b.
-    k: [isize; 2],
+    pub(super) k: [isize; 2],
 }
 
-fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) -> Option<Strides> {
+/// Strides of a job whose columns stand side by side.
+pub(super) fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) -> Option<Strides> {
     let (plan, [_, m, n, k]) = (job.plan, job.sizes);
     let (m_loops, n_loops, k_loops) = (only(plan.m())?, only(plan.n())?, only(plan.k())?);
     let (a, b) = if is_swapped { (1, 0) } else { (0, 1) };

@@ -1,5 +1,6 @@
 //! Contractions: from a checked call to a kernel.
 
+mod batch;
 mod direct;
 pub(crate) mod disjoint;
 mod dot;
@@ -144,6 +145,7 @@ fn attempt<A: tiles::Tiled>(job: &Job<'_, A>, variant: Variant) -> Option<Option
         Variant::Dot => dot::accepts(job).map(|steps| dot::run(job, steps)),
         Variant::Line => line::accepts(job).map(|form| line::run(job, form)),
         Variant::Halves | Variant::Pairs => halves::accepts(job, variant == Variant::Pairs).map(|form| halves::run(job, form)),
+        Variant::Batch => batch::accepts(job).map(|form| batch::run(job, form)),
         Variant::Direct => direct::accepts(job).map(|strides| direct::run(job, strides)),
         Variant::Panel => Some(panel::run(job)),
         Variant::Tiles => tiles::accepts(job).map(|form| tiles::run(job, form)),
@@ -188,6 +190,9 @@ fn choose<A: tiles::Tiled>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static
     if isa >= Isa::Avx512
         && let Some(ran) = attempt(&job, Variant::Halves)
     {
+        return outcome(ran);
+    }
+    if let Some(ran) = attempt(&job, Variant::Batch) {
         return outcome(ran);
     }
     for kernel in table::of_kind(isa, kind) {

@@ -180,14 +180,19 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
         {
             let own = Shared::new(&mut *partial);
             let mut bases = [0; 3];
-            let mut packed_at = None;
+            let (mut packed_at, mut steps_at, mut strides) = (None, None, [None; 2]);
             for (item, from) in items.flat_map(|item| (0..k).step_by(block).map(move |from| (item, from))) {
                 let terms = block.min(k - from);
                 if from == 0 {
                     bases = job.bases(item);
                 }
-                let a_steps = Steps::filled(job.plan.k(), o.a.0, from, &mut a_ks[..terms]);
-                let b_steps = Steps::filled(job.plan.k(), o.b.0, from, &mut b_ks[..terms]);
+                let (a_at, b_at) = (&mut a_ks[..terms], &mut b_ks[..terms]);
+                if steps_at != Some(from) {
+                    steps_at = Some(from);
+                    strides =
+                        [Steps::filled(job.plan.k(), o.a.0, from, a_at), Steps::filled(job.plan.k(), o.b.0, from, b_at)].map(|s| s.stride);
+                }
+                let (a_steps, b_steps) = (Steps { at: a_at, stride: strides[0] }, Steps { at: b_at, stride: strides[1] });
                 let depth = terms.div_ceil(in_word);
                 let b_direct = direct_columns::<A>(o, &b_columns, &b_steps, area.rows);
                 let width = micro.lanes * micro.vectors;

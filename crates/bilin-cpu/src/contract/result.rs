@@ -84,8 +84,13 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
     type Output = ();
     #[inline(always)]
     fn run(self) {
-        let Stored { out, base, rows, columns, width, src } = self;
-        let (dense, count) = (columns.stride == Some(1), columns.at.len());
+        let Stored { out, base, mut rows, columns, mut width, src } = self;
+        let (dense, mut count) = (columns.stride == Some(1), columns.at.len());
+        if dense && count == width && rows.windows(2).all(|w| w[1] - w[0] == count as isize) {
+            // One run.
+            count *= rows.len();
+            (width, rows) = (count, &rows[..1]);
+        }
         for (&row, line) in rows.iter().zip(src.chunks_exact(width)) {
             if dense && !out.adds && out.plain.is_none() {
                 // A plain loop: nested ones over chunks become gathers.

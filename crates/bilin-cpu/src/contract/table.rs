@@ -18,6 +18,8 @@ pub(crate) enum Variant {
     Halves,
     /// The same of bf16 by the instruction for pairs.
     Pairs,
+    /// Small products of halves, widened a chunk of a batch at a time.
+    Batch,
     /// Tiles on operands where they stand.
     Direct,
     /// Tiles on packed panels: accepts everything.
@@ -77,14 +79,17 @@ macro_rules! table {
     ]};
 }
 
-/// Kernels of the tile unit, then of words, by what they read and sum in.
-static JOINED: [Kernel; 7] = [
+/// Kernels of the tile unit, of words and of halves, by what they read and sum in.
+static JOINED: [Kernel; 10] = [
     Kernel { name: "amx-bf16-tiles", isa: Isa::Amx, kind: Kind::F32, variant: Variant::Tiles },
     Kernel { name: "amx-i32-tiles", isa: Isa::Amx, kind: Kind::I32, variant: Variant::Tiles },
     Kernel { name: "amx-i64-tiles", isa: Isa::Amx, kind: Kind::I64, variant: Variant::Tiles },
     Kernel { name: "avx512-bf16-words", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Words },
     Kernel { name: "avx512-bf16-pairs", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Pairs },
     Kernel { name: "avx512-f32-halves", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Halves },
+    Kernel { name: "avx512-f32-batch", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Batch },
+    Kernel { name: "avx2-f32-batch", isa: Isa::Avx2, kind: Kind::F32, variant: Variant::Batch },
+    Kernel { name: "portable-f32-batch", isa: Isa::Portable, kind: Kind::F32, variant: Variant::Batch },
     Kernel { name: "avx512-i32-words", isa: Isa::Avx512, kind: Kind::I32, variant: Variant::Words },
 ];
 
