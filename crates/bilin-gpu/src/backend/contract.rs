@@ -25,11 +25,13 @@ pub(super) fn units_tile(kernel: &str) -> Option<units::Tile> {
     }
 }
 
-/// The tile of a kernel that has one.
-fn tile(kernel: &str) -> Option<Tile> {
+/// The tile of a kernel that has one. A card is faster without a loop over the steps of a tile; for an adapter that is a
+/// processor, compiling them all costs more than it gives.
+fn tile(queue: &Queue, kernel: &str) -> Option<Tile> {
+    let unroll = if queue.device.limits().kind == "cpu" { 1 } else { 16 };
     match kernel {
-        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
-        "tile-64" => Some(Tile { sides: [64; 2], blocks: [2; 2], depth: 16, unroll: 16 }),
+        "tile-128" => Some(Tile { sides: [128; 2], blocks: [2; 2], depth: 16, unroll }),
+        "tile-64" => Some(Tile { sides: [64; 2], blocks: [2; 2], depth: 16, unroll }),
         "tile-32" => Some(Tile { sides: [32; 2], blocks: [1; 2], depth: 16, unroll: 1 }),
         _ => None,
     }
@@ -217,7 +219,7 @@ impl Job<'_> {
         let along_k = self.along_k();
         let is_float = self.wide == Wide::F32;
         let part_len = sizes[3].div_ceil(self.parts).next_multiple_of(4);
-        let (tile, units) = (tile(kernel), units_tile(kernel));
+        let (tile, units) = (tile(queue, kernel), units_tile(kernel));
         // What is read and written four at a time: both operands and the result of tiles, the matrix of columns, and the
         // row and the result of outer products.
         let [four_lhs, four_rhs, four_out] = self.is_fourfold().map(|is| is && is_float);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bilin_core::{DType, Error, OpName, Result};
 
@@ -107,6 +107,13 @@ fn instance() -> &'static wgpu::Instance {
     INSTANCE.get_or_init(|| wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle()))
 }
 
+/// The turn of a thread that asks drivers for adapters or a device: twelve threads that did at once waited in NVIDIA's for
+/// each other, for good.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Adapters, the most capable first: discrete cards, then integrated and virtual ones, then software.
 fn raw_adapters() -> Vec<wgpu::Adapter> {
     let mut all = pollster::block_on(instance().enumerate_adapters(wgpu::Backends::PRIMARY));
@@ -162,6 +169,7 @@ fn summary(adapter: &wgpu::Adapter, limits: &wgpu::Limits) -> AdapterSummary {
 
 /// What can be opened here, in the order of [`GpuDevice::open`]'s index.
 pub fn adapters() -> Vec<AdapterSummary> {
+    let _turn = turn();
     raw_adapters().iter().map(|a| summary(a, &a.limits())).collect()
 }
 
@@ -207,6 +215,7 @@ impl GpuDevice {
 
     /// A device as `options` say.
     pub fn with_options(options: &GpuOptions) -> Result<GpuDevice> {
+        let _turn = turn();
         let all = raw_adapters();
         let names: Vec<String> = all.iter().map(|a| a.get_info().name).collect();
         let adapter = &all[choose(&names, options.adapter, std::env::var(ADAPTER_VARIABLE).ok().as_deref())?];
