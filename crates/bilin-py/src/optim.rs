@@ -5,7 +5,7 @@ use bilin::optim::{AdamW, ClipOptions, Optimizer, Sgd};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{OrRaise, defer, invalid, wrong_type};
+use crate::error::{OrRaise, defer, wrong_type};
 use crate::numbers::{flag, float};
 use crate::tensor::PyTensor;
 
