@@ -352,6 +352,9 @@ def test_a_scaled_step_with_clipping():
     adam.step()
     with pytest.raises(bl.InvalidArgument, match="AdamW: betas"):
         bl.optim.AdamW(w, betas=(0.5, 2.0))
+    for settings in ({"lr": float("nan")}, {"lr": -1.0}, {"lr": 0.1, "weight_decay": -1.0}):
+        with pytest.raises(bl.InvalidArgument, match="SGD: (lr|weight_decay)"):
+            bl.optim.SGD(w, **settings)
 
 
 def test_autocast_is_restored_across_errors():

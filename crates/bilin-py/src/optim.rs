@@ -5,7 +5,7 @@ use bilin::optim::{AdamW, ClipOptions, Optimizer, Sgd};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::error::{OrRaise, defer, invalid, wrong_type};
+use crate::error::{OrRaise, defer, wrong_type};
 use crate::numbers::{flag, float};
 use crate::tensor::PyTensor;
 
@@ -104,6 +104,7 @@ impl PySgd {
         let mut inner = Sgd::new(&params, float(lr, "SGD", "lr")?).or_raise_as("SGD", &["params"], &["lr"])?;
         inner.momentum = number(momentum, "SGD", "momentum", 0.0)?;
         inner.weight_decay = number(weight_decay, "SGD", "weight_decay", 0.0)?;
+        inner.check().or_raise_as("SGD", &["params"], &["lr", "momentum", "weight_decay"])?;
         Ok(PySgd(inner))
     }
     /// Named tensors that continue the run.
@@ -133,13 +134,11 @@ impl PyAdamW {
             let pair: (Bound<'_, PyAny>, Bound<'_, PyAny>) =
                 given.extract().map_err(|_| wrong_type("AdamW", "betas", given, "a pair of numbers"))?;
             let pair = [float(&pair.0, "AdamW", "betas")?, float(&pair.1, "AdamW", "betas")?];
-            if !pair.iter().all(|b| (0.0..1.0).contains(b)) {
-                return Err(invalid("AdamW", "betas", "a pair with a number outside", "want two numbers from 0 to below 1"));
-            }
             inner.betas = pair;
         }
         inner.eps = number(eps, "AdamW", "eps", 1e-8)?;
         inner.weight_decay = number(weight_decay, "AdamW", "weight_decay", 0.01)?;
+        inner.check().or_raise_as("AdamW", &["params"], &["lr", "betas", "eps", "weight_decay"])?;
         Ok(PyAdamW(inner))
     }
     /// Named tensors that continue the run.

@@ -56,6 +56,18 @@ fn check(params: &[Tensor]) -> Result<()> {
     }
 }
 
+/// Settings are finite numbers from 0 on, betas below 1.
+fn in_range(settings: &[(&'static str, f64)]) -> Result<()> {
+    let is_sound = |&(name, x): &(&str, f64)| if name == "betas" { (0.0..1.0).contains(&x) } else { (0.0..=f64::MAX).contains(&x) };
+    match settings.iter().find(|setting| !is_sound(setting)) {
+        None => Ok(()),
+        Some(&(name, x)) => {
+            let want = if name == "betas" { "want numbers from 0 to below 1" } else { "want a finite number from 0 on" };
+            Err(Error::invalid("optim", name, x, want))
+        }
+    }
+}
+
 /// Stochastic gradient descent with momentum and weight decay.
 ///
 /// v ← momentum·v + g + decay·p; p ← p − lr·v.
@@ -72,14 +84,22 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// Plain descent on `params`. Errors: `InvalidArgument` for a parameter that isn't a leaf with a gradient.
+    /// Plain descent on `params`. Errors: `InvalidArgument` for a parameter that isn't a leaf with a gradient, and for a
+    /// step size that is negative or not finite.
     pub fn new(params: &[Tensor], lr: f64) -> Result<Sgd> {
         check(params)?;
-        Ok(Sgd { params: params.to_vec(), velocity: vec![None; params.len()], lr, momentum: 0.0, weight_decay: 0.0 })
+        let new = Sgd { params: params.to_vec(), velocity: vec![None; params.len()], lr, momentum: 0.0, weight_decay: 0.0 };
+        new.check().map(|()| new)
     }
 
-    /// One step; parameters without a gradient stay.
+    /// Whether the settings are in range, which each step asks first. Errors: `InvalidArgument` names the one that isn't.
+    pub fn check(&self) -> Result<()> {
+        in_range(&[("lr", self.lr), ("momentum", self.momentum), ("weight_decay", self.weight_decay)])
+    }
+
+    /// One step; parameters without a gradient stay. Errors: those of [`check`](Self::check), before anything changes.
     pub fn step(&mut self) -> Result<()> {
+        self.check()?;
         // g + decay·p, p being read by `from`.
         let pull = |from: Prim| -> Vec<Prim> {
             let decay = [from, Prim::Const(self.weight_decay), Prim::Mul, Prim::Add];
@@ -160,10 +180,10 @@ pub struct AdamW {
 
 impl AdamW {
     /// With betas 0.9 and 0.999, eps 1e-8, decay 0.01. Errors: `InvalidArgument` for a parameter that isn't a leaf with a
-    /// gradient.
+    /// gradient, and for a step size that is negative or not finite.
     pub fn new(params: &[Tensor], lr: f64) -> Result<AdamW> {
         check(params)?;
-        Ok(AdamW {
+        let new = AdamW {
             params: params.to_vec(),
             moments: vec![None; params.len()],
             steps: 0,
@@ -171,11 +191,19 @@ impl AdamW {
             betas: [0.9, 0.999],
             eps: 1e-8,
             weight_decay: 0.01,
-        })
+        };
+        new.check().map(|()| new)
     }
 
-    /// One step; parameters without a gradient stay.
+    /// Whether the settings are in range, which each step asks first. Errors: `InvalidArgument` names the one that isn't.
+    pub fn check(&self) -> Result<()> {
+        let [b1, b2] = self.betas;
+        in_range(&[("lr", self.lr), ("betas", b1), ("betas", b2), ("eps", self.eps), ("weight_decay", self.weight_decay)])
+    }
+
+    /// One step; parameters without a gradient stay. Errors: those of [`check`](Self::check), before anything changes.
     pub fn step(&mut self) -> Result<()> {
+        self.check()?;
         self.steps += 1;
         let n = self.steps.min(i32::MAX as u64) as i32;
         let [b1, b2] = self.betas;
