@@ -283,6 +283,8 @@ def tensor(obj: ArrayLike, *, dtype: DTypeLike | None = ..., device: str | None 
     """A new tensor of ``obj``'s values."""
 def times_i(x: ArrayLike, /) -> Tensor:
     """An op of the registry."""
+def times_slope(*operands: ArrayLike) -> Tensor:
+    """An op of the registry."""
 def unsqueeze(x: ArrayLike, /, axis: int | None = ..., *, dim: Axes = ...) -> Tensor:
     """An op of the registry."""
 def where_(mask: ArrayLike, a: ArrayLike, b: ArrayLike, /) -> Tensor:

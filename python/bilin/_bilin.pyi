@@ -430,6 +430,8 @@ class Tensor:
         """An op of the registry."""
     def times_i(self) -> Tensor:
         """An op of the registry."""
+    def times_slope(self, *operands: ArrayLike) -> Tensor:
+        """An op of the registry."""
     def to_device(self, device: str | None, /, *, stream: None = ...) -> Tensor:
         """The same values on another device, without history."""
     def tolist(self) -> Any:
