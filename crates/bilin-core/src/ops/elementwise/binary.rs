@@ -141,7 +141,7 @@ impl Op for BinaryOp {
                         2 => (saved.input(1)?, saved.input(1)?),
                         _ => (saved.input(0)?, saved.input(1)?),
                     };
-                    derivative(self.0.prims, i as u8).map(|slope| times_slope(g, &[a, b], slope, true)).transpose()?
+                    derivative(self.0.prims, i as u8)?.map(|slope| times_slope(g, &[a, b], slope, true)).transpose()?
                 }
             };
             grads.push(grad.map(|grad| sum_to(&grad, &saved.input_metas()[i].shape)).transpose()?);
@@ -157,7 +157,7 @@ impl Op for BinaryOp {
                 Partial::MinusOne => t.neg()?,
                 Partial::Other => t.mul(&inputs[1 - i])?,
                 Partial::Derived => {
-                    let Some(slope) = derivative(self.0.prims, i as u8) else { continue };
+                    let Some(slope) = derivative(self.0.prims, i as u8)? else { continue };
                     times_slope(&t.broadcast_to(outputs[0].shape())?, &[&inputs[0], &inputs[1]], slope, false)?
                 }
             };

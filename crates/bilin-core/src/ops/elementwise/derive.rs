@@ -1,10 +1,13 @@
 //! Derivatives of elementwise programs, as programs.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::f64::consts::FRAC_2_SQRT_PI;
 use std::sync::{PoisonError, RwLock};
 
-use crate::exec::map_expr::Prim::{self, Add, Const, Cos, Div, Eq, Erfc, Exp, Gt, Input, Log, Max, Min, Mul, Neg, Pow, Select, Sin, Sub};
+use crate::exec::map_expr::Prim::{
+    self, Add, Const, ConstComplex, ConstInt, Cos, Div, Eq, Erfc, Exp, Gt, Input, Log, Max, Min, Mul, Neg, Pow, Select, Sin, Sub,
+};
+use crate::shape::error::{Error, Result};
 
 /// A program over the operands of an elementwise op.
 pub(super) type Program = &'static [Prim];
@@ -18,19 +21,22 @@ pub(super) fn depth(program: &[Prim]) -> usize {
     program.iter().fold((0, 0), most).1
 }
 
-/// ∂program/∂operand, or `None` where it is zero everywhere. Programs are few: each is derived once and kept.
-pub(super) fn derivative(program: Program, operand: u8) -> Option<Program> {
+/// ∂program/∂operand, or `None` where it is zero everywhere. Programs are few: each is derived once and kept. Errors: a step
+/// whose rule isn't here.
+pub(super) fn derivative(program: Program, operand: u8) -> Result<Option<Program>> {
     /// By address, length and operand.
     type Known = HashMap<(usize, usize, u8), Option<Program>>;
     static KNOWN: RwLock<Option<Known>> = RwLock::new(None);
     let key = (program.as_ptr().addr(), program.len(), operand);
     let known = |all: &Option<Known>| all.as_ref().and_then(|all| all.get(&key).copied());
     if let Some(found) = known(&KNOWN.read().unwrap_or_else(PoisonError::into_inner)) {
-        return found;
+        return Ok(found);
     }
     let mut all = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-    let derive = || derived(program, operand).map(|p| &*p.leak());
-    *all.get_or_insert_default().entry(key).or_insert_with(derive)
+    Ok(match all.get_or_insert_default().entry(key) {
+        Entry::Occupied(known) => *known.get(),
+        Entry::Vacant(new) => *new.insert(derived(program, operand)?.map(|p| &*p.leak())),
+    })
 }
 
 type Term = Option<Vec<Prim>>;
@@ -67,7 +73,7 @@ fn shared([x, y]: [&[Prim]; 2], [first, second]: [Term; 2]) -> Term {
 }
 
 /// The derivative by the rules of sum, product and chain.
-fn derived(program: &[Prim], operand: u8) -> Term {
+fn derived(program: &[Prim], operand: u8) -> Result<Term> {
     let mut stack: Vec<(Vec<Prim>, Term)> = Vec::new();
     for &prim in program {
         let mut pop = || stack.pop().unwrap_or_default();
@@ -122,11 +128,14 @@ fn derived(program: &[Prim], operand: u8) -> Term {
                 let ((b, _), (a, _)) = (pop(), pop());
                 (join_as_written(&a, &b, prim), None)
             }
-            constant => (vec![constant], None),
+            Const(_) | ConstInt(_) | ConstComplex(..) => (vec![prim], None),
+            other => {
+                return Err(Error::invalid("derivative", "program", format!("{other:?}"), "this is a fault of the engine: give it a rule"));
+            }
         };
         stack.push(next);
     }
-    stack.pop().and_then(|(_, slope)| slope)
+    Ok(stack.pop().and_then(|(_, slope)| slope))
 }
 
 fn join_as_written(a: &[Prim], b: &[Prim], prim: Prim) -> Vec<Prim> {

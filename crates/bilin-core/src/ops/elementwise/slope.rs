@@ -62,7 +62,7 @@ impl Op for TimesSlope {
                 None => None,
                 Some(_) if i == last => Some(times_slope(g, &operands, self.slope, !self.is_conj)?),
                 // y = t·s̄ follows the operand's conjugate.
-                Some(_) => match derivative(self.slope, i as u8) {
+                Some(_) => match derivative(self.slope, i as u8)? {
                     None => None,
                     Some(slope) if self.is_conj => Some(times_slope(&conj(g)?.mul(saved.input(last)?)?, &operands, slope, true)?),
                     Some(slope) => Some(times_slope(&g.mul(&conj(saved.input(last)?)?)?, &operands, slope, true)?),
@@ -81,7 +81,7 @@ impl Op for TimesSlope {
             let (along, slope) = if i == operands.len() {
                 (tangent.clone(), self.slope)
             } else {
-                let Some(slope) = derivative(self.slope, i as u8) else { continue };
+                let Some(slope) = derivative(self.slope, i as u8)? else { continue };
                 (t.mul(&if self.is_conj { conj(tangent)? } else { tangent.clone() })?, slope)
             };
             let part = times_slope(&along.broadcast_to(outputs[0].shape())?, &operands, slope, self.is_conj)?;
@@ -201,7 +201,7 @@ mod tests {
         let (mut deep, mut compared) = (0, 0);
         for program in all {
             let orders = |programs: Vec<Program>| -> Vec<Program> {
-                programs.iter().flat_map(|p| [0, 1].into_iter().filter_map(|i| derivative(p, i))).collect()
+                programs.iter().flat_map(|p| [0, 1].into_iter().filter_map(|i| derivative(p, i).unwrap())).collect()
             };
             let first = orders(vec![program]);
             let (second, third) = (orders(first.clone()), orders(orders(first.clone())));
@@ -214,6 +214,7 @@ mod tests {
                 compared += 1;
             }
         }
+        assert!(derivative(&[X, Prim::Floor], 0).is_err(), "a step without a rule is no constant");
         assert!(deep > 0 && compared > 2 * deep, "{deep} of {compared} are too deep for one pass");
     }
 }
