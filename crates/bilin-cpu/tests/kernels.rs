@@ -193,6 +193,24 @@ fn batches_of_small_products_of_halves() {
     }
 }
 
+/// Small products of several elements to a word in batches: several tiles an item, whole words of k and not, either operand shared.
+#[test]
+fn batches_of_small_products_of_words() {
+    let mut rng = Rng(18);
+    use DType::*;
+    for dtypes in [[Bf16; 3], [Bf16, Bf16, F32], [I8; 3], [U8, U8, U8], [I16; 3], [I8, I8, I32], [U8, I8, I32]] {
+        for (b, [m, n, k]) in
+            [(37, [32, 32, 32]), (19, [17, 50, 36]), (9, [5, 64, 48]), (70, [1, 16, 64]), (21, [20, 70, 34]), (13, [9, 33, 33])]
+        {
+            let lens = [('b', b), ('i', m), ('j', n), ('k', k)];
+            for subscript in ["bik,bkj->bij", "ik,bkj->bij", "bik,kj->bij", "bki,bkj->bij", "bik,bkj->bji"] {
+                let classes = [Class::Offset, Class::Row, Class::Offset];
+                Case::new(subscript, &lens, dtypes, classes, NO, &mut rng, dtypes[0] == Bf16).check();
+            }
+        }
+    }
+}
+
 /// Groups of 32 blocks, several blocks of k, tails of each: what a tile unit pads and visits twice.
 #[test]
 fn blocks_of_a_tile_unit() {

@@ -191,12 +191,28 @@ impl RealVector for F32x8 {
         // SAFETY: the caller has FMA.
         unsafe { F32x8(_mm256_fnmadd_ps(a.0, b.0, acc.0)) }
     }
+    #[inline(always)]
+    unsafe fn mixed(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let (low, high) = (_mm256_unpacklo_ps(a.0, b.0), _mm256_unpackhi_ps(a.0, b.0));
+            [F32x8(_mm256_permute2f128_ps::<0x20>(low, high)), F32x8(_mm256_permute2f128_ps::<0x31>(low, high))]
+        }
+    }
 }
 impl RealVector for F64x4 {
     #[inline(always)]
     unsafe fn fnma(a: Self, b: Self, acc: Self) -> Self {
         // SAFETY: the caller has FMA.
         unsafe { F64x4(_mm256_fnmadd_pd(a.0, b.0, acc.0)) }
+    }
+    #[inline(always)]
+    unsafe fn mixed(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let (low, high) = (_mm256_unpacklo_pd(a.0, b.0), _mm256_unpackhi_pd(a.0, b.0));
+            [F64x4(_mm256_permute2f128_pd::<0x20>(low, high)), F64x4(_mm256_permute2f128_pd::<0x31>(low, high))]
+        }
     }
 }
 

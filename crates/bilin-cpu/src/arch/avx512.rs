@@ -165,12 +165,29 @@ impl RealVector for F32x16 {
         // SAFETY: the caller has AVX-512.
         unsafe { F32x16(_mm512_fnmadd_ps(a.0, b.0, acc.0)) }
     }
+    #[inline(always)]
+    unsafe fn mixed(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            let low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            [F32x16(_mm512_permutex2var_ps(a.0, low, b.0)), F32x16(_mm512_permutex2var_ps(a.0, high, b.0))]
+        }
+    }
 }
 impl RealVector for F64x8 {
     #[inline(always)]
     unsafe fn fnma(a: Self, b: Self, acc: Self) -> Self {
         // SAFETY: the caller has AVX-512.
         unsafe { F64x8(_mm512_fnmadd_pd(a.0, b.0, acc.0)) }
+    }
+    #[inline(always)]
+    unsafe fn mixed(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            let (low, high) = (_mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15));
+            [F64x8(_mm512_permutex2var_pd(a.0, low, b.0)), F64x8(_mm512_permutex2var_pd(a.0, high, b.0))]
+        }
     }
 }
 

@@ -9,9 +9,9 @@ use super::avx512::cross32;
 use super::line::AHEAD_ALONG;
 use super::{Isa, Lines, reach};
 
-/// Halves in a vector, and columns that are summed at once.
+/// Halves in a vector, and columns that are summed at once where they stand side by side.
 pub(crate) const WIDTH: usize = 32;
-/// Words of two halves in a vector, and columns of a group whose terms stand side by side.
+/// Words of two halves in a vector, and columns that are summed at once where terms stand side by side.
 const LANES: usize = 16;
 /// Pairs of terms that are added to the sums at a time.
 const STRIP: usize = 4;
@@ -251,51 +251,43 @@ unsafe fn strip<T: Two, const N: usize>(r: &Raw, pair: usize) {
 unsafe fn along_by<T: Two>(r: &Raw) {
     // SAFETY: the caller's promise covers every element read or written; lanes that are masked out aren't read.
     unsafe {
-        for j in (0..r.columns).step_by(WIDTH) {
-            let mut runs = [r.b; WIDTH];
-            for i in 0..WIDTH {
+        // As many runs at once as a vector has lanes: processors follow hardly more.
+        for j in (0..r.columns).step_by(LANES) {
+            let mut runs = [r.b; LANES];
+            for i in 0..LANES {
                 // Lanes past the last column read it again.
                 runs[i] = r.b.wrapping_offset((j + i).min(r.columns - 1) as isize * r.step);
             }
-            let mut totals = [_mm512_setzero_ps(); 2];
+            let mut total = _mm512_setzero_ps();
             for start in (0..r.terms).step_by(r.block) {
                 let end = r.terms.min(start + r.block);
-                let mut sums = [_mm512_set1_ps(-0.0); 2];
-                for from in (start..end).step_by(WIDTH) {
-                    let count = WIDTH.min(end - from);
-                    // Two chains at once: each waits for its last sum.
-                    for group in 0..2 {
-                        let mut lines = [_mm512_setzero_si512(); LANES];
-                        let x = r.x.add(from / 2);
-                        if count == WIDTH {
-                            for i in 0..LANES {
-                                let at = runs[group * LANES + i].wrapping_add(from);
-                                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD_ALONG).cast());
-                                lines[i] = _mm512_loadu_si512(at.cast());
-                            }
-                            cross32(&mut lines);
-                            for i in 0..LANES {
-                                sums[group] = T::add(x.add(i), lines[i], sums[group]);
-                            }
-                        } else {
-                            let mask = (1u32 << count) - 1;
-                            for i in 0..LANES {
-                                lines[i] = _mm512_maskz_loadu_epi16(mask, runs[group * LANES + i].wrapping_add(from).cast());
-                            }
-                            cross32(&mut lines);
-                            for i in 0..count.div_ceil(2) {
-                                sums[group] = T::add(x.add(i), lines[i], sums[group]);
-                            }
-                        }
+                let full = start + (end - start) / WIDTH * WIDTH;
+                let mut sum = _mm512_set1_ps(-0.0);
+                let mut lines = [_mm512_setzero_si512(); LANES];
+                for from in (start..full).step_by(WIDTH) {
+                    for i in 0..LANES {
+                        let at = runs[i].wrapping_add(from);
+                        _mm_prefetch::<_MM_HINT_NTA>(at.wrapping_add(2 * AHEAD_ALONG).cast());
+                        lines[i] = _mm512_loadu_si512(at.cast());
+                    }
+                    cross32(&mut lines);
+                    for i in 0..LANES {
+                        sum = T::add(r.x.add(from / 2 + i), lines[i], sum);
                     }
                 }
-                for group in 0..2 {
-                    totals[group] = if start == 0 { sums[group] } else { _mm512_add_ps(totals[group], sums[group]) };
+                if full < end {
+                    let mask = (1u32 << (end - full)) - 1;
+                    for i in 0..LANES {
+                        lines[i] = _mm512_maskz_loadu_epi16(mask, runs[i].wrapping_add(full).cast());
+                    }
+                    cross32(&mut lines);
+                    for i in 0..(end - full).div_ceil(2) {
+                        sum = T::add(r.x.add(full / 2 + i), lines[i], sum);
+                    }
                 }
+                total = if start == 0 { sum } else { _mm512_add_ps(total, sum) };
             }
-            for group in 0..2 {
-                _mm512_storeu_ps(r.c.add(j + group * LANES), totals[group]);
-            }
+            _mm512_storeu_ps(r.c.add(j), total);
         }
     }
 }

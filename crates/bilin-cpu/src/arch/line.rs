@@ -9,7 +9,7 @@ use crate::contract::disjoint::Shared;
 const STRIP: usize = 8;
 /// Vectors ahead that a run of memory is asked for: several runs at once are more than a processor follows by itself.
 const AHEAD: usize = 8;
-/// Vectors ahead over all runs where these are as many as a vector has lanes.
+/// Elements ahead where runs are as many as a vector has lanes; twice as many halves.
 pub(super) const AHEAD_ALONG: usize = 128;
 
 /// `c[i, j] = Σ x[i, k]·b[k, j]`, a few rows by many columns.

@@ -241,8 +241,6 @@ fn row_reach(rows: &[isize]) -> (isize, isize) {
 pub(crate) struct Run<'a, P> {
     /// Terms.
     pub terms: usize,
-    /// 2 for complex.
-    pub parts: usize,
     pub a: Lines<'a, P>,
     pub a_rows: &'a [isize],
     pub b: Lines<'a, P>,
@@ -269,22 +267,25 @@ impl<P: Copy> Micro<P> {
         let vectors = r.cols.div_ceil(self.lanes);
         assert!(r.terms > 0 && r.cols > 0 && rows > 0 && rows <= MAX_ROWS && rows <= self.rows && vectors <= self.vectors);
         assert!(r.c_rows.len() == rows && r.count > 0);
-        // Complex tiles are padded to whole vectors.
-        let width = if r.parts == 2 { vectors * self.lanes * 2 } else { r.cols } as isize;
+        // Complex panels are padded to whole vectors.
+        let (b_width, width) = (if self.parts == 2 { vectors * self.lanes * 2 } else { r.cols }, (r.cols * self.parts) as isize);
         let further = |(low, high): (isize, isize), step: isize| {
             let way = step * (r.count as isize - 1);
             (low + way.min(0), high + way.max(0))
         };
         let (low, high) = row_reach(r.a_rows);
         let (k_low, k_high) = further(reach(r.a.at, r.a.step, r.terms), r.steps[0]);
-        assert!(low + k_low >= 0 && high + k_high + r.parts as isize <= r.a.data.len() as isize);
+        assert!(low + k_low >= 0 && high + k_high + self.parts as isize <= r.a.data.len() as isize);
         let (k_low, k_high) = further(reach(r.b.at, r.b.step, r.terms), r.steps[1]);
-        assert!(k_low >= 0 && k_high + width <= r.b.data.len() as isize);
+        assert!(k_low >= 0 && k_high + b_width as isize <= r.b.data.len() as isize);
         let (low, high) = further(row_reach(r.c_rows), r.steps[2]);
         assert!(low + r.c_at >= 0 && high + r.c_at + width <= r.c.len() as isize);
         assert!(r.start.is_empty() || r.start.len() >= width as usize);
         let c = r.c.as_ptr().wrapping_offset(r.c_at);
-        let is_aligned = || r.c_rows.iter().all(|&row| c.wrapping_offset(row).addr().is_multiple_of(LINE));
+        let is_aligned = || {
+            let is_kept = r.count == 1 || (r.steps[2].unsigned_abs() * size_of::<P>()).is_multiple_of(LINE);
+            is_kept && r.c_rows.iter().all(|&row| c.wrapping_offset(row).addr().is_multiple_of(LINE))
+        };
         let tile = Tile {
             terms: r.terms,
             a: r.a.data.as_ptr().wrapping_offset(r.a.at),
@@ -297,7 +298,7 @@ impl<P: Copy> Micro<P> {
             start: if r.start.is_empty() { std::ptr::null() } else { r.start.as_ptr() },
             cols: r.cols,
             first: r.first,
-            is_streamed: r.is_streamed && r.first && r.count == 1 && is_aligned(),
+            is_streamed: r.is_streamed && r.first && is_aligned(),
             count: r.count,
             steps: r.steps,
         };

@@ -119,6 +119,10 @@ macro_rules! negated {
     ($($t:ty),*) => {$(
         impl<const N: usize> RealVector for Lanes<$t, N> {
             #[inline(always)]
+            unsafe fn mixed(a: Self, b: Self) -> [Self; 2] {
+                [0, N].map(|from| Lanes(std::array::from_fn(|i| if (from + i) % 2 == 0 { a.0[(from + i) / 2] } else { b.0[(from + i) / 2] })))
+            }
+            #[inline(always)]
             unsafe fn fnma(a: Self, b: Self, mut acc: Self) -> Self {
                 for i in 0..N {
                     acc.0[i] = (-a.0[i]).mul_add(b.0[i], acc.0[i]);

@@ -51,6 +51,8 @@ pub(crate) struct Micro<P: 'static> {
     pub vectors: usize,
     /// Columns in a vector.
     pub lanes: usize,
+    /// Scalars of one accumulator.
+    pub parts: usize,
     /// Row-major by (rows − 1, vectors − 1).
     pub tiles: &'static [TileFn<P>],
     /// A few rows by columns that stand side by side.
@@ -115,6 +117,7 @@ macro_rules! micro {
             rows: ROWS,
             vectors: VECTORS,
             lanes: <$v as Vector>::LANES,
+            parts: <$v as Vector>::PARTS,
             tiles: &FLAT,
             across: run_across::<$v>,
             along: run_along::<$v>,
@@ -190,7 +193,8 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
             let mut line = [V::neutral(); VECTORS];
             for j in 0..VECTORS {
                 let from = b.wrapping_add(j * step);
-                line[j] = if RAGGED && j == VECTORS - 1 { V::load_part(from, last) } else { V::load(from) };
+                // Complex panels are padded to whole vectors.
+                line[j] = if RAGGED && V::PARTS == 1 && j == VECTORS - 1 { V::load_part(from, last) } else { V::load(from) };
             }
             for i in 0..ROWS {
                 let x = V::splat(rows[i].wrapping_offset(at));
@@ -206,7 +210,7 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
             for j in 0..VECTORS {
                 let to = row.wrapping_add(j * step);
                 let is_part = RAGGED && j == VECTORS - 1;
-                let mut x = acc[i][j];
+                let mut x = acc[i][j].beside();
                 if !t.first {
                     x = if is_part { V::load_part(to, last) } else { V::load(to) }.add(x);
                 }

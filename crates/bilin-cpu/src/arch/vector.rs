@@ -21,9 +21,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn neutral() -> Self;
     /// One element (its parts stand side by side) in every lane.
     unsafe fn splat(at: *const Self::Part) -> Self;
-    /// All lanes: real parts, then imaginary parts.
+    /// All lanes: as many parts as they have, real parts, then imaginary parts.
     unsafe fn load(at: *const Self::Part) -> Self;
-    /// The first `lanes` lanes, the others 0. Complex vectors read all: their memory is padded.
+    /// The first `lanes` lanes, the others 0. A complex vector stands as [`Vector::beside`] makes it.
     unsafe fn load_part(at: *const Self::Part, lanes: usize) -> Self;
     /// Writes all lanes.
     unsafe fn store(self, at: *mut Self::Part);
@@ -33,12 +33,17 @@ pub(crate) trait Vector: Copy {
         // SAFETY: the caller gives LANES writable parts.
         unsafe { self.store(at) }
     }
-    /// Writes the first `lanes` lanes. Complex vectors write all.
+    /// Writes the first `lanes` lanes, likewise.
     unsafe fn store_part(self, at: *mut Self::Part, lanes: usize);
     /// acc + a·b by the rule of the dtype.
     unsafe fn fma(a: Self, b: Self, acc: Self) -> Self;
     /// Sum.
     unsafe fn add(self, other: Self) -> Self;
+    /// The lanes as they stand in a result: the two parts of one side by side.
+    #[inline(always)]
+    unsafe fn beside(self) -> Self {
+        self
+    }
     /// The first `LANES` rows across their diagonal.
     #[inline(always)]
     unsafe fn cross(rows: &mut [Self; MOST_LANES]) {
@@ -56,6 +61,8 @@ pub(crate) trait Vector: Copy {
 pub(crate) trait RealVector: Vector {
     /// acc − a·b, rounded once.
     unsafe fn fnma(a: Self, b: Self, acc: Self) -> Self;
+    /// Lanes of two vectors by turns.
+    unsafe fn mixed(a: Self, b: Self) -> [Self; 2];
 }
 
 /// A complex vector. `SWAPPED` says that `a` is the call's rhs and `b` its lhs: the two products of the imaginary part
@@ -94,9 +101,10 @@ impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
         unsafe { Cx { re: V::load(at), im: V::load(at.add(V::LANES)) } }
     }
     #[inline(always)]
-    unsafe fn load_part(at: *const V::Part, _lanes: usize) -> Self {
-        // SAFETY: complex panels are padded to whole vectors.
-        unsafe { Self::load(at) }
+    unsafe fn load_part(at: *const V::Part, lanes: usize) -> Self {
+        let first = V::LANES.min(2 * lanes);
+        // SAFETY: the caller gives 2·`lanes` readable parts.
+        unsafe { Cx { re: V::load_part(at, first), im: V::load_part(at.wrapping_add(V::LANES), 2 * lanes - first) } }
     }
     #[inline(always)]
     unsafe fn store(self, at: *mut V::Part) {
@@ -107,9 +115,21 @@ impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
         }
     }
     #[inline(always)]
-    unsafe fn store_part(self, at: *mut V::Part, _lanes: usize) {
-        // SAFETY: complex tiles are padded to whole vectors.
-        unsafe { self.store(at) }
+    unsafe fn stream(self, at: *mut V::Part) {
+        // SAFETY: the caller gives 2·LANES writable parts, aligned.
+        unsafe {
+            self.re.stream(at);
+            self.im.stream(at.add(V::LANES));
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, at: *mut V::Part, lanes: usize) {
+        let first = V::LANES.min(2 * lanes);
+        // SAFETY: the caller gives 2·`lanes` writable parts.
+        unsafe {
+            self.re.store_part(at, first);
+            self.im.store_part(at.wrapping_add(V::LANES), 2 * lanes - first);
+        }
     }
     #[inline(always)]
     unsafe fn fma(a: Self, b: Self, acc: Self) -> Self {
@@ -124,5 +144,11 @@ impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
     unsafe fn add(self, other: Self) -> Self {
         // SAFETY: the caller's promise about the instruction set.
         unsafe { Cx { re: self.re.add(other.re), im: self.im.add(other.im) } }
+    }
+    #[inline(always)]
+    unsafe fn beside(self) -> Self {
+        // SAFETY: the caller's promise about the instruction set.
+        let [re, im] = unsafe { V::mixed(self.re, self.im) };
+        Cx { re, im }
     }
 }

@@ -16,6 +16,9 @@ const ROWS_NEAR_BYTES: usize = 1200 << 10;
 /// And where they aren't.
 const ROWS_STRIDED_BYTES: usize = 96 << 10;
 
+/// Bytes of the rows that are multiplied by one panel of columns after the other: they stay in the second-level cache.
+const STRIP_BYTES: usize = 128 << 10;
+
 /// Strides of one loop, zero where there is none.
 fn only(loops: &[Loop<3>]) -> Option<[isize; 3]> {
     match loops {
@@ -132,7 +135,6 @@ fn small<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, s: &Strides, data: (&[A:
             let (a_rows, c_rows) = (&a_rows[..rows], &c_rows[..rows]);
             o.micro.run(&Run {
                 terms,
-                parts: 1,
                 a,
                 a_rows,
                 b,
@@ -176,36 +178,28 @@ fn area<A: Acc>(
     let mut from = 0;
     while from < k {
         let terms = A::BLOCK.min(k - from);
-        let mut row = rows[0];
-        while row < rows[1] {
-            let count = micro.rows.min(rows[1] - row);
-            let a = Lines { data: data.0, at: bases[o.a.0] + row as isize * s.rows[0] + from as isize * s.k[0], step: s.k[0] };
+        let first = from == 0 && !job.adds;
+        let strip = (STRIP_BYTES / (terms * size_of::<A>()) / micro.rows).max(1) * micro.rows;
+        for strip_row in (rows[0]..rows[1]).step_by(strip) {
+            let end = rows[1].min(strip_row + strip);
             let mut column = columns[0];
             while column < columns[1] {
                 let cols = micro.panel(columns[1] - column);
                 let b = Lines { data: data.1, at: bases[o.b.0] + column as isize + from as isize * s.k[1], step: s.k[1] };
-                let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
-                let (a_rows, c_rows) = (&a_rows[..count], &c_rows[..count]);
-                let first = from == 0 && !job.adds;
-                micro.run(&Run {
-                    terms,
-                    parts: 1,
-                    a,
-                    a_rows,
-                    b,
-                    c: out,
-                    c_at,
-                    c_rows,
-                    cols,
-                    start: &[],
-                    first,
-                    is_streamed,
-                    count: 1,
-                    steps: [0; 3],
-                });
+                let mut row = strip_row;
+                // All whole tiles down a strip at once, then one of the rows that are left.
+                while row < end {
+                    let height = micro.rows.min(end - row);
+                    let count = (end - row) / height;
+                    let a = Lines { data: data.0, at: bases[o.a.0] + row as isize * s.rows[0] + from as isize * s.k[0], step: s.k[0] };
+                    let c_at = bases[2] + row as isize * s.rows[1] + column as isize;
+                    let (a_rows, c_rows) = (&a_rows[..height], &c_rows[..height]);
+                    let steps = [s.rows[0], 0, s.rows[1]].map(|step| step * height as isize);
+                    micro.run(&Run { terms, a, a_rows, b, c: out, c_at, c_rows, cols, start: &[], first, is_streamed, count, steps });
+                    row += height * count;
+                }
                 column += cols;
             }
-            row += count;
         }
         from += terms;
     }

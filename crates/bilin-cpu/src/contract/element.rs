@@ -30,8 +30,6 @@ pub(crate) trait Acc: Pod + Default + Send + Sync {
     }
     /// Real and imaginary parts; a real number twice.
     fn parts(self) -> (Self::Part, Self::Part);
-    /// From real and imaginary parts.
-    fn from_parts(re: Self::Part, im: Self::Part) -> Self;
     /// Complex conjugate.
     fn conjugate(self) -> Self {
         self
@@ -58,10 +56,6 @@ macro_rules! real {
             #[inline(always)]
             fn parts(self) -> ($t, $t) {
                 (self, self)
-            }
-            #[inline(always)]
-            fn from_parts(re: $t, _im: $t) -> Self {
-                re
             }
             #[inline]
             fn micro(isa: Isa, _is_swapped: bool) -> &'static Micro<$t> {
@@ -96,10 +90,6 @@ macro_rules! complex {
             #[inline(always)]
             fn parts(self) -> ($part, $part) {
                 (self.re, self.im)
-            }
-            #[inline(always)]
-            fn from_parts(re: $part, im: $part) -> Self {
-                Self { re, im }
             }
             #[inline(always)]
             fn conjugate(self) -> Self {

@@ -31,7 +31,7 @@ pub(crate) trait Source<A: Acc>: Sync {
     fn has_starts(&self) -> bool {
         false
     }
-    /// The elements, where they stand in memory as accumulators.
+    /// The parts of the elements, where these stand in memory as the accumulators that they are read as.
     fn plain(&self) -> Option<&[A::Part]>;
     /// The elements as they stand in memory, where they are halves, and which.
     fn halves(&self) -> Option<(Kind, &[u16])>;
@@ -92,7 +92,8 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
     where
         F: Convert<S, A>,
     {
-        if is_same::<S, A>() && !(A::PARTS == 2 && self.is_conj) {
+        // For a short run the call would take longer than the copy.
+        if is_same::<S, A>() && !(A::PARTS == 2 && self.is_conj) && dst.len() >= 8 * MOST_LANES {
             dst.copy_from_slice(bytemuck::cast_slice(src));
             return;
         }
@@ -157,29 +158,17 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
         }
     }
 
-    /// One panel of complex columns.
-    fn pack_complex<A: Acc>(&self, base: isize, ks: Steps<'_>, columns: &[isize], isa: Isa, lanes: usize, panel: &mut [A::Part])
+    /// One panel of complex columns, wherever these stand.
+    fn pack_complex<A: Acc>(&self, base: isize, ks: Steps<'_>, columns: &[isize], lanes: usize, panel: &mut [A::Part])
     where
         F: Convert<S, A>,
     {
         let line_len = columns.len().next_multiple_of(lanes) * 2;
-        let is_dense = Steps::new(columns).stride == Some(1);
         for (&kk, line) in ks.at.iter().zip(panel.chunks_exact_mut(line_len)) {
             for (group, at) in line.chunks_exact_mut(2 * lanes).zip(columns.chunks(lanes)) {
                 let (re, im) = group.split_at_mut(lanes);
-                if is_dense && at.len() == lanes {
-                    isa.with(Apart::<_, _, A> { source: self, src: self.slice(base + kk + at[0], lanes), re, im });
-                    continue;
-                }
-                let slots = re.iter_mut().zip(im.iter_mut());
-                let put = |(re, im): (&mut A::Part, &mut A::Part), x: S| {
-                    let x: A = self.turned(F::convert(x));
-                    (*re, *im) = x.parts();
-                };
-                if is_dense {
-                    slots.zip(self.slice(base + kk + at[0], at.len())).for_each(|(slot, &x)| put(slot, x));
-                } else {
-                    slots.zip(at).for_each(|(slot, &c)| put(slot, self.data[(base + kk + c) as usize]));
+                for ((re, im), &c) in re.iter_mut().zip(im.iter_mut()).zip(at) {
+                    (*re, *im) = self.get::<A>(base + kk + c).parts();
                 }
                 re[at.len()..].fill(A::Part::default());
                 im[at.len()..].fill(A::Part::default());
@@ -233,40 +222,32 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
 
     fn pack_columns(&self, base: isize, ks: Steps<'_>, columns: Steps<'_>, isa: Isa, micro: &Micro<A::Part>, dst: &mut [A::Part]) {
         let k = ks.at.len();
-        let (mut left, mut rest) = (columns.at, dst);
+        if A::PARTS == 2 && columns.stride == Some(1) {
+            return isa.with(Apart::<_, _, A> {
+                source: self,
+                first: base + columns.at[0],
+                ks: ks.at,
+                count: columns.at.len(),
+                micro,
+                dst,
+            });
+        }
         if A::PARTS == 2 {
+            let (mut left, mut rest) = (columns.at, dst);
             while !left.is_empty() {
                 let (at, after) = left.split_at(micro.panel(left.len()));
                 let (panel, more) = rest.split_at_mut(at.len().next_multiple_of(micro.lanes) * k * 2);
-                self.pack_complex(base, ks, at, isa, micro.lanes, panel);
+                self.pack_complex(base, ks, at, micro.lanes, panel);
                 (left, rest) = (after, more);
             }
             return;
         }
         let beside = columns.run();
         if beside >= columns.at.len().min(MOST_LANES) {
-            for (i, &kk) in ks.at.iter().enumerate() {
-                let mut panels: &mut [A] = bytemuck::cast_slice_mut(rest);
-                let (mut to_come, mut from) = (columns.at.len(), 0);
-                for piece in columns.at.chunks(beside) {
-                    let mut run = self.slice(base + kk + piece[0], piece.len());
-                    if let Some(next) = ks.at.get(i + 2) {
-                        Source::<A>::ask_for(self, base + next + piece[0], run.len());
-                    }
-                    // A run may begin or end inside a panel.
-                    while !run.is_empty() {
-                        let width = micro.panel(to_come);
-                        let (some, after) = run.split_at(run.len().min(width - from));
-                        isa.with(Converted { source: self, dst: &mut panels[i * width + from..][..some.len()], src: some });
-                        (run, from) = (after, from + some.len());
-                        if from == width {
-                            (panels, to_come, from) = (&mut panels[width * k..], to_come - width, 0);
-                        }
-                    }
-                }
-            }
-            return;
+            let dst = bytemuck::cast_slice_mut(dst);
+            return isa.with(Beside { source: self, base, ks: ks.at, columns: columns.at, beside, micro, dst });
         }
+        let (mut left, mut rest) = (columns.at, dst);
         let run = ks.run();
         while !left.is_empty() {
             let (at, after) = left.split_at(micro.panel(left.len()));
@@ -296,7 +277,7 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
     }
 
     fn plain(&self) -> Option<&[A::Part]> {
-        if A::PARTS == 1 && is_same::<S, A>() { bytemuck::try_cast_slice(self.data).ok() } else { None }
+        if is_same::<S, A>() && !(A::PARTS == 2 && self.is_conj) { bytemuck::try_cast_slice(self.data).ok() } else { None }
     }
 
     fn halves(&self) -> Option<(Kind, &[u16])> {
@@ -324,21 +305,97 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
     }
 }
 
-/// A vector of complex columns on its way into a panel, parts apart.
+/// Columns that stand side by side, at least `beside` at a time, on their way into panels.
+struct Beside<'a, 's, S, F, A: Acc> {
+    source: &'a In<'s, S, F>,
+    base: isize,
+    ks: &'a [isize],
+    columns: &'a [isize],
+    beside: usize,
+    micro: &'a Micro<A::Part>,
+    dst: &'a mut [A],
+}
+
+impl<S: Pod + Sync, A: Acc, F: Convert<S, A>> Work for Beside<'_, '_, S, F, A> {
+    type Output = ();
+    #[inline(always)]
+    fn run(self) {
+        let Beside { source, base, ks, columns, beside, micro, dst } = self;
+        for (i, &k) in ks.iter().enumerate() {
+            let (mut panels, mut to_come, mut from) = (&mut *dst, columns.len(), 0);
+            for piece in columns.chunks(beside) {
+                let mut run = source.slice(base + k + piece[0], piece.len());
+                if let Some(next) = ks.get(i + 2) {
+                    arch::ask_for(source.slice(base + next + piece[0], piece.len()));
+                }
+                // A run may begin or end inside a panel.
+                while !run.is_empty() {
+                    let width = micro.panel(to_come);
+                    let (some, after) = run.split_at(run.len().min(width - from));
+                    source.convert_run(&mut panels[i * width + from..][..some.len()], some);
+                    (run, from) = (after, from + some.len());
+                    if from == width {
+                        (panels, to_come, from) = (&mut panels[width * ks.len()..], to_come - width, 0);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Complex columns that stand side by side on their way into panels, parts apart.
 struct Apart<'a, 's, S, F, A: Acc> {
     source: &'a In<'s, S, F>,
-    src: &'a [S],
-    re: &'a mut [A::Part],
-    im: &'a mut [A::Part],
+    first: isize,
+    ks: &'a [isize],
+    count: usize,
+    micro: &'a Micro<A::Part>,
+    dst: &'a mut [A::Part],
+}
+
+impl<S: Pod + Sync, A: Acc, F: Convert<S, A>> Apart<'_, '_, S, F, A> {
+    #[inline(always)]
+    fn by<const LANES: usize>(self) {
+        let Apart { source, first, ks, count, micro, dst } = self;
+        for (i, &k) in ks.iter().enumerate() {
+            if let Some(next) = ks.get(i + 2) {
+                arch::ask_for(source.slice(first + next, count));
+            }
+            let (mut run, mut panel) = (source.slice(first + k, count), 0);
+            while !run.is_empty() {
+                let (some, after) = run.split_at(micro.panel(run.len()));
+                let line_len = some.len().next_multiple_of(LANES) * 2;
+                let line = dst[panel + i * line_len..][..line_len].as_chunks_mut::<LANES>().0;
+                let (groups, rest) = some.as_chunks::<LANES>();
+                for (two, group) in line.chunks_exact_mut(2).zip(groups) {
+                    // A copy, so that the compiler sees that nothing overlaps.
+                    let group = *group;
+                    let mut parts = [[A::Part::default(); LANES]; 2];
+                    for j in 0..LANES {
+                        (parts[0][j], parts[1][j]) = source.turned::<A>(F::convert(group[j])).parts();
+                    }
+                    two.copy_from_slice(&parts);
+                }
+                if let ([_, ..], [.., re, im]) = (rest, line) {
+                    (*re, *im) = ([A::Part::default(); LANES], [A::Part::default(); LANES]);
+                    for ((re, im), &x) in re.iter_mut().zip(im).zip(rest) {
+                        (*re, *im) = source.turned::<A>(F::convert(x)).parts();
+                    }
+                }
+                (run, panel) = (after, panel + line_len * ks.len());
+            }
+        }
+    }
 }
 
 impl<S: Pod + Sync, A: Acc, F: Convert<S, A>> Work for Apart<'_, '_, S, F, A> {
     type Output = ();
     #[inline(always)]
     fn run(self) {
-        for ((re, im), &x) in self.re.iter_mut().zip(self.im).zip(self.src) {
-            let x: A = self.source.turned(F::convert(x));
-            (*re, *im) = x.parts();
+        match self.micro.lanes {
+            16 => self.by::<16>(),
+            8 => self.by::<8>(),
+            _ => self.by::<4>(),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::element::Acc;
 use super::job::{Job, Oriented, inner_stride};
 use super::operand::{Packed, Source};
 use super::scratch::{carve, carved_bytes, with_scratch};
-use super::steps::{Steps, fill_offsets};
+use super::steps::Steps;
 use crate::arch::tile::{MAX_ROWS, Micro};
 use crate::arch::vector::MOST_LANES;
 use crate::arch::{self, Lines, Run};
@@ -27,6 +27,8 @@ const MOST: usize = 4096;
 const MOST_APART: usize = 1024;
 /// Rows that are packed at once.
 const GROUP_ROWS: usize = 64;
+/// Terms of the tiles that a kernel is called for at once: of shallow ones several.
+const CALL_TERMS: usize = 1024;
 /// Bytes of partial sums of a task.
 const PARTIAL_BYTES: usize = 2 << 20;
 
@@ -74,8 +76,8 @@ impl Cut {
     }
 }
 
-/// Whether tiles go straight into the result: real accumulators whose columns are neighbours there. A sum of several blocks is
-/// added as a whole.
+/// Whether tiles go straight into the result: accumulators whose columns are neighbours there. A sum of several blocks is added
+/// as a whole.
 fn is_written_in_place<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>) -> bool {
     job.out.plain().is_some() && !(job.adds && job.sizes[3] > A::BLOCK) && matches!(o.columns, [] | [Loop { strides: [_, _, 1], .. }])
 }
@@ -170,13 +172,16 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
         let (c_columns, offsets) = offsets.split_at_mut(area.columns);
         let (a_ks, b_ks) = offsets.split_at_mut(block);
         let a_rows = Steps::filled(o.rows, o.a.0, area.row, a_rows);
-        fill_offsets(o.rows, 2, area.row, c_rows);
+        let c_stride = Steps::filled(o.rows, 2, area.row, c_rows).stride;
+        let direct = job.out.plain().filter(|_| in_place);
+        if direct.is_some() {
+            c_rows.iter_mut().for_each(|row| *row *= A::PARTS as isize);
+        }
         let b_columns = Steps::filled(o.columns, o.b.0, area.column, b_columns);
         let c_columns = Steps::filled(o.columns, 2, area.column, c_columns);
-        let direct = job.out.plain().filter(|_| in_place);
         let c_beside = c_columns.run();
         let is_streamed = in_place && job.is_streamed();
-        let partial_rows: &mut [isize; MAX_ROWS] = &mut [0; MAX_ROWS];
+        let partial_rows: [isize; MAX_ROWS] = std::array::from_fn(|i| (i * padded * A::PARTS) as isize);
         {
             let own = Shared::new(&mut *partial);
             let mut bases = [0; 3];
@@ -201,8 +206,7 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
                     packed_at = Some((bases[o.b.0], from));
                     o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns, job.isa, micro, b_block);
                 }
-                let a_direct =
-                    o.a.1.plain().zip(a_steps.stride).filter(|&(_, step)| A::PARTS == 1 && (step == 1 || area.columns <= 2 * width));
+                let a_direct = o.a.1.plain().zip(a_steps.stride).filter(|&(_, step)| step == 1 || area.columns <= 2 * width);
                 for group in (0..area.rows).step_by(group_rows) {
                     let group_len = group_rows.min(area.rows - group);
                     let group_offsets = a_rows.part(group, group_len);
@@ -219,81 +223,89 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
                         a_steps,
                         group_len.div_ceil(micro.rows) * area.columns.div_ceil(width),
                     );
-                    for first in (0..group_len).step_by(micro.rows) {
-                        let rows = micro.rows.min(group_len - first);
-                        let row = group + first;
-                        let mut starts = [0isize; MAX_ROWS];
-                        let a = if let Some((data, step)) = a_direct {
-                            starts[..rows].copy_from_slice(&group_offsets.at[first..first + rows]);
-                            Lines { data, at: bases[o.a.0] + a_steps.at[0], step }
-                        } else {
-                            let (row_step, k_step) = match packed {
-                                Packed::RowMajor => (depth, 1),
-                                Packed::KMajor => (1, rows),
-                            };
-                            for (i, s) in starts.iter_mut().enumerate() {
-                                *s = (i * row_step * A::PARTS) as isize;
+                    let scaled = |offset: isize| offset * A::PARTS as isize;
+                    // From tile to tile down a panel, where that is one step.
+                    let a_tile = if a_direct.is_some() {
+                        group_offsets.stride.map(|s| s * micro.rows as isize)
+                    } else {
+                        Some((micro.rows * depth) as isize)
+                    };
+                    let c_tile = if direct.is_some() { c_stride } else { Some(padded as isize) }.map(|s| s * micro.rows as isize);
+                    let (tile_steps, at_once) = match (a_tile, c_tile) {
+                        (Some(a), Some(c)) => ([scaled(a), 0, scaled(c)], (CALL_TERMS / depth).max(1)),
+                        _ => ([0; 3], 1),
+                    };
+                    let mut at = 0;
+                    while at < area.columns {
+                        let cols = micro.panel(area.columns - at);
+                        let b = match b_direct {
+                            Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
+                            None => {
+                                let stored = if A::PARTS == 2 { cols.next_multiple_of(micro.lanes) * 2 } else { cols };
+                                Lines { data: &*b_block, at: scaled((at * depth) as isize), step: stored as isize }
                             }
-                            let data = bytemuck::cast_slice::<A, A::Part>(&*a_panels);
-                            Lines { data, at: (first * depth * A::PARTS) as isize, step: (k_step * A::PARTS) as isize }
                         };
-                        for (i, p) in partial_rows.iter_mut().enumerate() {
-                            *p = ((row - kept_from + i) * padded * A::PARTS) as isize;
-                        }
-                        let mut at = 0;
-                        while at < area.columns {
-                            ahead.step(o.a.1, bases[o.a.0]);
-                            let cols = micro.panel(area.columns - at);
-                            let b = match b_direct {
-                                Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
-                                None => {
-                                    let stored = if A::PARTS == 2 { cols.next_multiple_of(micro.lanes) * 2 } else { cols };
-                                    Lines { data: &*b_block, at: (at * depth * A::PARTS) as isize, step: stored as isize }
+                        let start = if has_starts { &b_block[area.columns * depth + at..][..cols] } else { &[] };
+                        let mut first = 0;
+                        while first < group_len {
+                            let rows = micro.rows.min(group_len - first);
+                            let count = ((group_len - first) / rows).min(at_once);
+                            ahead.step(o.a.1, bases[o.a.0], count);
+                            let row = group + first;
+                            let mut starts = [0; MAX_ROWS];
+                            let a = if let Some((data, step)) = a_direct {
+                                for (start, &row) in starts.iter_mut().zip(&group_offsets.at[first..first + rows]) {
+                                    *start = scaled(row);
                                 }
+                                Lines { data, at: scaled(bases[o.a.0] + a_steps.at[0]), step: scaled(step) }
+                            } else {
+                                let (row_step, k_step) = match packed {
+                                    Packed::RowMajor => (depth, 1),
+                                    Packed::KMajor => (1, rows),
+                                };
+                                for (i, start) in starts.iter_mut().enumerate() {
+                                    *start = scaled((i * row_step) as isize);
+                                }
+                                let data = bytemuck::cast_slice::<A, A::Part>(&*a_panels);
+                                Lines { data, at: scaled((first * depth) as isize), step: scaled(k_step as isize) }
                             };
                             let (c, c_at, c_rows) = match direct {
-                                Some(c) => (c, bases[2] + c_columns.at[at], &c_rows[row..row + rows]),
-                                None => (&own, (at * A::PARTS) as isize, &partial_rows[..rows]),
+                                Some(c) => (c, scaled(bases[2] + c_columns.at[at]), &c_rows[row..row + rows]),
+                                None => (&own, scaled(((row - kept_from) * padded + at) as isize), &partial_rows[..rows]),
                             };
-                            let (parts, a_rows, first) = (A::PARTS, &starts[..rows], from == 0 && !(in_place && job.adds));
-                            let start = if has_starts { &b_block[area.columns * depth + at..][..cols] } else { &[] };
                             micro.run(&Run {
                                 terms: depth,
-                                parts,
                                 a,
-                                a_rows,
+                                a_rows: &starts[..rows],
                                 b,
                                 c,
                                 c_at,
                                 c_rows,
                                 cols,
                                 start,
-                                first,
+                                first: from == 0 && !(in_place && job.adds),
                                 is_streamed,
-                                count: 1,
-                                steps: [0; 3],
+                                count,
+                                steps: tile_steps,
                             });
-                            at += cols;
+                            first += rows * count;
                         }
+                        at += cols;
                     }
                     if direct.is_some() || from + terms < k {
                         continue;
                     }
-                    let line = padded * A::PARTS;
                     let rows = &c_rows[group..group + group_len];
-                    let sums = own.run(((group - kept_from) * line) as isize, group_len * line);
-                    if A::PARTS == 1 && c_columns.stride == Some(1) {
-                        job.out.store_block(job.isa, bases[2], rows, c_columns, padded, bytemuck::cast_slice(sums));
+                    let (from, len) = ((group - kept_from) * padded * A::PARTS, group_len * padded * A::PARTS);
+                    let sums: &[A] = bytemuck::cast_slice(own.run(from as isize, len));
+                    if c_columns.stride == Some(1) || c_beside < MOST_LANES {
+                        job.out.store_block(job.isa, bases[2], rows, c_columns, padded, sums);
                         continue;
                     }
-                    for (row, sums) in rows.iter().zip(sums.chunks_exact(line)) {
-                        let at = bases[2] + row;
-                        if c_beside < MOST_LANES || A::PARTS > 1 {
-                            job.out.store_row(job.isa, at, c_columns, micro.lanes, sums);
-                            continue;
-                        }
+                    for (row, sums) in rows.iter().zip(sums.chunks_exact(padded)) {
                         for (piece, sums) in sums[..area.columns].chunks(c_beside).enumerate() {
-                            job.out.store_row(job.isa, at, c_columns.part(piece * c_beside, sums.len()), micro.lanes, sums);
+                            let columns = c_columns.part(piece * c_beside, sums.len());
+                            job.out.store_block(job.isa, bases[2] + row, &[0], columns, sums.len(), sums);
                         }
                     }
                 }
@@ -327,8 +339,8 @@ impl<'a> Ahead<'a> {
         Ahead { runs, first, len, each: runs.len().div_ceil(steps) }
     }
     #[inline]
-    fn step<A: Acc>(&mut self, source: &dyn Source<A>, base: isize) {
-        let (now, later) = self.runs.split_at(self.each.min(self.runs.len()));
+    fn step<A: Acc>(&mut self, source: &dyn Source<A>, base: isize, steps: usize) {
+        let (now, later) = self.runs.split_at((self.each * steps).min(self.runs.len()));
         for run in now {
             source.ask_for(base + self.first + run, self.len);
         }

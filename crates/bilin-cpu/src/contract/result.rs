@@ -8,12 +8,11 @@ use super::disjoint::Shared;
 use super::element::{Acc, Convert};
 use super::operand::is_same;
 use super::steps::Steps;
-use crate::arch::vector::MOST_LANES;
 use crate::arch::{Isa, Work};
 
 /// Where a result goes.
 pub(crate) trait Sink<A: Acc>: Sync {
-    /// The elements, where they stand in memory as real accumulators.
+    /// The parts of the elements, where these stand in memory as accumulators.
     fn plain(&self) -> Option<&Shared<'_, A::Part>>;
     /// Writes, or adds, `src` from `at`, `step` apart.
     fn scatter(&self, at: isize, step: isize, src: &[A]);
@@ -22,15 +21,13 @@ pub(crate) trait Sink<A: Acc>: Sync {
     /// Writes, or adds, rows of `width` elements to `base` plus each of `rows` plus each of `columns`, as many as there are of
     /// these.
     fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]);
-    /// Writes, or adds, elements at `base` plus each of `columns`. `src` holds them as a tile row does.
-    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]);
 }
 
 /// A typed result.
 pub(crate) struct Out<'a, T, A: Acc, F> {
     /// Its memory.
     pub data: Shared<'a, T>,
-    /// The same as real accumulators, where it is that.
+    /// Instead its parts, where elements are accumulators.
     pub plain: Option<Shared<'a, A::Part>>,
     /// Whether elements, which are accumulators then, are added to.
     pub adds: bool,
@@ -41,7 +38,7 @@ pub(crate) struct Out<'a, T, A: Acc, F> {
 impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
     /// From the memory.
     pub(crate) fn new(data: &'a mut [T], adds: bool) -> Self {
-        if A::PARTS == 1 && is_same::<T, A>() {
+        if is_same::<T, A>() {
             // The types are one, so the cast can't fail.
             let parts = bytemuck::cast_slice_mut::<T, A::Part>(data);
             return Out { data: Shared::new(&mut []), plain: Some(Shared::new(parts)), adds, convert: PhantomData };
@@ -53,20 +50,9 @@ impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
     #[inline(always)]
     fn sums(&self, at: isize, len: usize) -> &mut [A] {
         match &self.plain {
-            Some(out) => bytemuck::cast_slice_mut(out.run(at, len)),
+            Some(out) => bytemuck::cast_slice_mut(out.run(at * A::PARTS as isize, len * A::PARTS)),
             None => bytemuck::cast_slice_mut(self.data.run(at, len)),
         }
-    }
-}
-
-/// An element of a tile row.
-#[inline(always)]
-fn element<A: Acc>(row: &[A::Part], at: usize, lanes: usize) -> A {
-    if A::PARTS == 2 {
-        let first = at / lanes * 2 * lanes + at % lanes;
-        A::from_parts(row[first], row[first + lanes])
-    } else {
-        bytemuck::cast_slice::<A::Part, A>(row)[at]
     }
 }
 
@@ -110,31 +96,6 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
     }
 }
 
-/// A row of complex sums, parts apart, on its way to neighbours of the result.
-struct Joined<'a, 'o, T, A: Acc, F> {
-    out: &'a Out<'o, T, A, F>,
-    at: isize,
-    count: usize,
-    lanes: usize,
-    src: &'a [A::Part],
-}
-
-impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Joined<'_, '_, T, A, F> {
-    type Output = ();
-    #[inline(always)]
-    fn run(self) {
-        let Joined { out, at, count, lanes, src } = self;
-        let mut group = [A::default(); MOST_LANES];
-        for (from, parts) in (0..count).step_by(lanes).zip(src.chunks_exact(2 * lanes)) {
-            let (re, im) = parts.split_at(lanes);
-            for ((x, &re), &im) in group.iter_mut().zip(re).zip(im) {
-                *x = A::from_parts(re, im);
-            }
-            out.scatter(at + from as isize, 1, &group[..lanes.min(count - from)]);
-        }
-    }
-}
-
 impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F> {
     fn plain(&self) -> Option<&Shared<'_, A::Part>> {
         self.plain.as_ref()
@@ -151,10 +112,10 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
         } else if let Some(out) = &self.plain {
             let src: &[A::Part] = bytemuck::cast_slice(src);
             if step == 1 {
-                out.run(at, src.len()).copy_from_slice(src);
+                out.run(at * A::PARTS as isize, src.len()).copy_from_slice(src);
             } else {
-                for (i, &x) in src.iter().enumerate() {
-                    out.write(at + i as isize * step, x);
+                for (i, x) in src.chunks_exact(A::PARTS).enumerate() {
+                    out.run((at + i as isize * step) * A::PARTS as isize, A::PARTS).copy_from_slice(x);
                 }
             }
         } else if step == 1 {
@@ -174,17 +135,5 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
 
     fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]) {
         isa.with(Stored { out: self, base, rows, columns, width, src });
-    }
-
-    fn store_row(&self, isa: Isa, base: isize, columns: Steps<'_>, lanes: usize, src: &[A::Part]) {
-        if A::PARTS == 1 && columns.stride == Some(1) {
-            return self.store_block(isa, base, &[0], columns, columns.at.len(), bytemuck::cast_slice(src));
-        }
-        if A::PARTS == 2 && columns.stride == Some(1) {
-            return isa.with(Joined { out: self, at: base + columns.at[0], count: columns.at.len(), lanes, src });
-        }
-        for (j, &c) in columns.at.iter().enumerate() {
-            self.scatter(base + c, 1, &[element::<A>(src, j, lanes)]);
-        }
     }
 }

@@ -7,6 +7,7 @@ use bilin_core::exec::order::PAIRED_FROM;
 use bytemuck::Pod;
 use half::bf16;
 
+use super::batch;
 use super::element::Acc;
 use super::job::Job;
 use super::operand::{Packed, Raw, Source};
@@ -64,7 +65,11 @@ pub(crate) fn pays<A: Acc>(job: &Job<'_, A>) -> bool {
 /// Runs a job that [`accepts`] took; `None` where there is no room for panels.
 pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, (form, micro): (Form, &'static Micro<A::Part>)) -> Option<()> {
     let (lhs, rhs) = (Words { raw: job.lhs.raw()?, form }, Words { raw: job.rhs.raw()?, form });
-    panel::run_by(&Job { lhs: &lhs, rhs: &rhs, ..*job }, micro, form.is_swapped)
+    let job = Job { lhs: &lhs, rhs: &rhs, ..*job };
+    match batch::accepts_words(&job, micro).filter(|_| form.is_swapped.is_none()) {
+        Some(small) => batch::run_words(&job, micro, small),
+        None => panel::run_by(&job, micro, form.is_swapped),
+    }
 }
 
 /// An operand as words.
