@@ -10,6 +10,11 @@ use super::operand::is_same;
 use super::steps::Steps;
 use crate::arch::{Isa, Work};
 
+/// Columns of a block of a tile unit.
+const TILE: usize = 16;
+/// Elements of two of its blocks.
+const PAIR: usize = 2 * TILE * TILE;
+
 /// Where a result goes.
 pub(crate) trait Sink<A: Acc>: Sync {
     /// The parts of the elements, where these stand in memory as accumulators.
@@ -19,7 +24,7 @@ pub(crate) trait Sink<A: Acc>: Sync {
     /// Bytes of an element.
     fn width(&self) -> usize;
     /// Writes, or adds, rows of `width` elements to `base` plus each of `rows` plus each of `columns`, as many as there are of
-    /// these.
+    /// these. More columns than that are in further blocks of `src`.
     fn store_block(&self, isa: Isa, base: isize, rows: &[isize], columns: Steps<'_>, width: usize, src: &[A]);
 }
 
@@ -77,19 +82,42 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
             count *= rows.len();
             (width, rows) = (count, &rows[..1]);
         }
-        for (&row, line) in rows.iter().zip(src.chunks_exact(width)) {
-            if dense && !out.adds && out.plain.is_none() {
+        let across = count.div_ceil(width);
+        let height = src.len() / (across * width);
+        // The line of a row in a block, and where its columns begin.
+        let lines = (0..rows.len()).flat_map(|row| (0..across).map(move |block| (row, (block * height + row) * width, block * width)));
+        let converts = dense && !out.adds && out.plain.is_none();
+        if converts && width == TILE && src.len() <= PAIR {
+            // Lines are too short for a loop each: all are converted in one.
+            let mut made = [T::zeroed(); PAIR];
+            for (to, &from) in made.iter_mut().zip(src) {
+                *to = F::convert(from);
+            }
+            for (row, &start) in rows.iter().enumerate() {
+                let line = out.data.run(base + start + columns.at[0], count);
+                for (to, from) in line.chunks_mut(TILE).zip(made.chunks_exact(height * TILE)) {
+                    let from = &from[row * TILE..][..TILE];
+                    match <&mut [T; TILE]>::try_from(&mut *to) {
+                        Ok(to) => to.copy_from_slice(from),
+                        Err(_) => to.copy_from_slice(&from[..to.len()]),
+                    }
+                }
+            }
+            return;
+        }
+        for (row, at, column) in lines {
+            let (row, columns) = (base + rows[row], &columns.at[column.min(columns.at.len())..]);
+            let line = &src[at..][..width.min(count - column)];
+            if converts {
                 // A plain loop: nested ones over chunks become gathers.
-                for (to, &from) in out.data.run(base + row + columns.at[0], count).iter_mut().zip(line) {
+                for (to, &from) in out.data.run(row + columns[0], line.len()).iter_mut().zip(line) {
                     *to = F::convert(from);
                 }
-                continue;
-            }
-            if dense {
-                out.scatter(base + row + columns.at[0], 1, &line[..count]);
+            } else if dense {
+                out.scatter(row + columns[0], 1, line);
             } else {
-                for (&column, x) in columns.at.iter().zip(line) {
-                    out.scatter(base + row + column, 1, std::slice::from_ref(x));
+                for (&column, x) in columns.iter().zip(line) {
+                    out.scatter(row + column, 1, std::slice::from_ref(x));
                 }
             }
         }

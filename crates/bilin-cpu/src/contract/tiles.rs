@@ -243,12 +243,13 @@ fn rectangle<A: Tiled>(
                         job.isa.with(Joined { limbs: &limb_sums[..form.planes], is_first, sums });
                     }
                     if is_last {
-                        for (block, some) in sums.chunks_exact(AREA).enumerate() {
-                            let (i, j) = (row_group * form.group + block / form.group, column_group * form.group + block % form.group);
-                            let (rows, columns) =
-                                (part(Steps { at: c_rows, stride: None }, i * SIDE, SIDE), part(c_columns, j * SIDE, SIDE));
-                            if !rows.at.is_empty() && !columns.at.is_empty() {
-                                job.out.store_block(job.isa, bases[2], rows.at, columns, SIDE, some);
+                        // Blocks that stand side by side go row by row, so that a line of memory is written at once.
+                        let columns = part(c_columns, column_group * side, side);
+                        let used = columns.at.len().div_ceil(SIDE) * AREA;
+                        for (i, some) in sums.chunks_exact(form.group * AREA).enumerate() {
+                            let rows = part(Steps { at: c_rows, stride: None }, row_group * side + i * SIDE, SIDE);
+                            if !rows.at.is_empty() {
+                                job.out.store_block(job.isa, bases[2], rows.at, columns, SIDE, &some[..used]);
                             }
                         }
                     }
