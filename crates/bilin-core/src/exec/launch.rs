@@ -100,6 +100,7 @@ fn unguarded(op: &OpName) -> Error {
 
 /// A contraction into fresh memory of `shape`, the spec's result.
 #[expect(clippy::too_many_arguments, reason = "the facts of one call, handed on from the op that holds them as fields")]
+#[inline]
 pub fn contract(
     op: &OpName,
     spec: &Spec,
@@ -139,6 +140,7 @@ pub fn contract_onto(
 }
 
 /// An elementwise call into fresh memory; `inputs` broadcast to `shape`.
+#[inline]
 pub fn map(op: &OpName, device: &Device, expr: &MapExpr, inputs: &[&View], shape: &[usize], out_dtype: DType) -> Result<View> {
     fresh(op, device, shape, out_dtype, |layout, target| {
         let plan = map_plan(op, layout, inputs)?;

@@ -116,6 +116,7 @@ pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DT
     }
 }
 
+#[inline]
 fn run(call: Call<'_>, inputs: &[&Tensor], metas: &Metas, outputs: &[Meta], modes: Modes) -> Result<Tensors> {
     if inputs.iter().any(|t| t.lanes().is_some()) {
         return vmap::run(&(call.keep)(), inputs, outputs);
@@ -137,6 +138,7 @@ fn run(call: Call<'_>, inputs: &[&Tensor], metas: &Metas, outputs: &[Meta], mode
 /// What is recorded: the operands' facts, and the op as the user wrote it where that is another.
 type Record<'a> = Option<(&'a Metas, Option<Written>)>;
 
+#[inline]
 fn evaluate(call: Call<'_>, inputs: &[&Tensor], outputs: &[Meta], modes: Modes, record: Record<'_>) -> Result<Tensors> {
     let op = call.op;
     let mut sources: SmallVec<[&View; 4]> = SmallVec::new();
@@ -154,6 +156,7 @@ fn evaluate(call: Call<'_>, inputs: &[&Tensor], outputs: &[Meta], modes: Modes, 
 }
 
 /// The results of an evaluation with their history and tangents.
+#[inline]
 fn finish(call: Call<'_>, inputs: &[&Tensor], mut views: Views, modes: Modes, record: Record<'_>) -> Result<Tensors> {
     let (op, level) = (call.op, modes.level);
     let has_tangents = level > 0 && inputs.iter().any(|t| t.has_tangent(level));
@@ -308,7 +311,7 @@ pub(crate) fn run_vjp_onto(
         }
         None => &node.0.op,
     };
-    let mut need: SmallVec<[Option<DType>; 2]> = need.into();
+    let mut need: SmallVec<[Option<DType>; 2]> = SmallVec::from_slice(need);
     // Anomalies are looked for in each part.
     for (i, want) in need.iter_mut().enumerate().filter(|_| !watches) {
         let Some(dtype) = *want else { continue };

@@ -92,19 +92,18 @@ impl Plan {
     /// operand alone: it becomes m or n, so a broadcast operand is read once and never expanded.
     pub fn new(op: &OpName, spec: &Spec, lhs: &Layout, rhs: &Layout, out: &Layout) -> Result<Plan> {
         let layouts = [lhs, rhs, out];
-        let offsets = layouts.map(Layout::offset);
+        let (shapes, strides, offsets) = (layouts.map(Layout::shape), layouts.map(Layout::strides), layouts.map(Layout::offset));
         let mut plan = Plan { loops: SmallVec::new(), starts: [0; 4], offsets, need: [0; 3], sizes: [1; 4] };
-        for ((need, axes), layout) in plan.need.iter_mut().zip([spec.lhs(), spec.rhs(), spec.out()]).zip(layouts) {
-            if axes.len() != layout.rank() {
-                let want = format!("want {}, the rank of the layout", layout.rank());
+        for (i, axes) in [spec.lhs(), spec.rhs(), spec.out()].into_iter().enumerate() {
+            if axes.len() != shapes[i].len() {
+                let want = format!("want {}, the rank of the layout", shapes[i].len());
                 return Err(Error::invalid(op.clone(), "spec", format!("{} axes", axes.len()), want));
             }
-            *need = layout.need(op)?;
+            plan.need[i] = layouts[i].need(op)?;
         }
         if out.may_self_overlap() {
             return Err(Error::invalid(op.clone(), "out", "a view that overlaps itself", "write into a view whose elements are distinct"));
         }
-        let (shapes, strides) = (layouts.map(Layout::shape), layouts.map(Layout::strides));
         // Out's order for the free labels, lhs's order for the summed ones: the latter is part of the meaning.
         for places in spec.loops() {
             let mut one = Loop { len: usize::MAX, strides: [0; 3] };
@@ -124,7 +123,6 @@ impl Plan {
                 plan.push(one, places.role);
             }
         }
-        plan.sizes = [plan.batch(), plan.m(), plan.n(), plan.k()].map(steps);
         Ok(plan)
     }
 
@@ -136,6 +134,7 @@ impl Plan {
             (Role::Batch, [0, _, _]) => Role::N,
             (role, _) => role,
         } as usize;
+        self.sizes[role] *= one.len;
         let end = self.starts.get(role + 1).map_or(self.loops.len(), |end| *end);
         if end > self.starts[role]
             && let Some(both) = fused(&self.loops[end - 1], &one)

@@ -56,6 +56,7 @@ impl Tensor {
         Tensor::with_history(view, None, Tangents::new())
     }
 
+    #[inline]
     pub(crate) fn with_history(view: View, edge: Option<Edge>, tangents: Tangents) -> Tensor {
         let beside = (!tangents.is_empty()).then(|| Box::new(Beside { tangents, lanes: None }));
         Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), beside }))
