@@ -1,6 +1,8 @@
 //! Comparing tensors: by bits, by value, within a derived bound.
 
-use bilin::{DType, Kind, Result, Tensor, c128};
+use bilin::{DType, Device, Kind, Result, Tensor, c128};
+
+use crate::subject::has_reference_bits;
 
 /// The constant of the error bound c·u·K·(|A|·|B|).
 pub const C: f64 = 4.0;
@@ -56,18 +58,39 @@ pub fn assert_close(got: &Tensor, want: &[c128], bound: impl Fn(usize) -> f64, w
     }
 }
 
-/// |x| in f64, on the tensor's device.
-pub fn magnitudes(x: &Tensor) -> Tensor {
-    let data: Vec<f64> = numbers(x).into_iter().map(|z| z.re.abs() + z.im.abs()).collect();
-    Tensor::from_vec(data, x.shape(), x.device()).expect("a tensor")
+/// Fails where `got` isn't `want`, which the reference made of `operands`: the same bits on a device that promises them. On another
+/// whole numbers are the same, and floats within c·u·K·S of each other: K counts the elements of the largest operand, so all terms of
+/// any sum, and S is the largest number there or in the result.
+pub fn assert_reference(got: &Tensor, want: &Tensor, operands: &[Tensor], what: &str) {
+    if has_reference_bits(got.device()) || matches!(got.dtype().kind(), Kind::Int | Kind::Bool) {
+        return assert_same_bits(got, want, what);
+    }
+    assert_eq!((got.shape(), got.dtype()), (want.shape(), want.dtype()), "{what}");
+    let want = numbers(want);
+    let finite = |x: f64| if x.is_finite() { x.abs() } else { 0.0 };
+    let size = want.iter().chain(&operands.iter().flat_map(numbers).collect::<Vec<_>>()).fold(1.0f64, |m, z| m.max(finite(z.re)));
+    let terms = operands.iter().map(Tensor::numel).max().unwrap_or(1).max(1) as f64;
+    let u = got.dtype().accumulator().unit_roundoff();
+    assert_close(got, &want, |i| C * u * terms * size + got.dtype().unit_roundoff() * 2.0 * finite(want[i].re), what);
 }
 
-/// The values in f64, or c128 for complex dtypes.
+/// Where f64 is: the tensor's device, or the reference.
+fn with_f64(x: &Tensor) -> Device {
+    if x.device().backend().has_dtype(DType::F64) { x.device().clone() } else { Device::reference() }
+}
+
+/// |x| in f64, on the tensor's device or where f64 is.
+pub fn magnitudes(x: &Tensor) -> Tensor {
+    let data: Vec<f64> = numbers(x).into_iter().map(|z| z.re.abs() + z.im.abs()).collect();
+    Tensor::from_vec(data, x.shape(), &with_f64(x)).expect("a tensor")
+}
+
+/// The values in f64, or c128 for complex dtypes, on the tensor's device or where f64 is.
 pub fn widened(x: &Tensor) -> Tensor {
     let data = numbers(x);
     match x.dtype().kind() {
-        Kind::Complex => Tensor::from_vec(data, x.shape(), x.device()),
-        _ => Tensor::from_vec(data.into_iter().map(|z| z.re).collect::<Vec<f64>>(), x.shape(), x.device()),
+        Kind::Complex => Tensor::from_vec(data, x.shape(), &with_f64(x)),
+        _ => Tensor::from_vec(data.into_iter().map(|z| z.re).collect::<Vec<f64>>(), x.shape(), &with_f64(x)),
     }
     .expect("a tensor")
 }

@@ -6,3 +6,5 @@ pub mod generate;
 pub mod samples;
 pub mod source;
 pub mod strides;
+pub mod subject;
+pub mod travel;

@@ -6,14 +6,15 @@ use std::process::Command;
 
 use bilin::autograd;
 use bilin::prelude::*;
-use conformance::compare::assert_same_bits;
+use conformance::compare::{assert_reference, assert_same_bits};
 use conformance::samples::{Number, all, call, operands, tensor_of};
+use conformance::subject::{device, few, fix_batches, having};
 
 const DTYPES: [DType; 6] = [DType::F32, DType::F64, DType::C64, DType::C128, DType::F16, DType::Bf16];
 
 fn sines(step: f64, shape: &[usize], dtype: DType) -> Tensor {
     let of = |i: usize| Number { z: c128::new((step * i as f64).sin(), (step * i as f64).cos()), n: 0 };
-    tensor_of(&(0..shape.iter().product()).map(of).collect::<Vec<_>>(), shape, dtype, &Device::cpu())
+    tensor_of(&(0..shape.iter().product()).map(of).collect::<Vec<_>>(), shape, dtype, &device())
 }
 
 /// `x` row-major from element `by` of a larger buffer of NaN.
@@ -37,8 +38,8 @@ fn product(a: &Tensor, b: &Tensor, f: impl Fn(&Tensor, &Tensor) -> Result<Tensor
 #[test]
 fn repeated_runs_of_every_op_give_the_same_bits() {
     for (entry, sample, seed) in all() {
-        for dtype in DTYPES {
-            let x = operands(entry, sample, dtype, &Device::cpu(), seed);
+        for dtype in having(DTYPES) {
+            let x = operands(entry, sample, dtype, &device(), seed);
             let Ok(first) = call(entry, &x, sample.attrs) else { continue };
             for _ in 0..3 {
                 assert_same_bits(&call(entry, &x, sample.attrs).unwrap(), &first, entry.schema.name);
@@ -49,7 +50,7 @@ fn repeated_runs_of_every_op_give_the_same_bits() {
 
 #[test]
 fn alignment_does_not_show() {
-    for dtype in DTYPES {
+    for dtype in having(DTYPES) {
         let (a, b) = (sines(0.7, &[13, 70], dtype), sines(0.9, &[70, 19], dtype));
         let (v, w) = (sines(1.1, &[70], dtype), sines(1.3, &[13], dtype));
         type Form = fn(&Tensor, &Tensor) -> Result<Tensor>;
@@ -78,12 +79,18 @@ fn alignment_does_not_show() {
     }
 }
 
+/// The same bits where those are the reference's, else both within the bound of sums over the elements of `operands`.
+fn assert_alike(got: &Tensor, want: &Tensor, operands: &[&Tensor], what: &str) {
+    assert_reference(got, want, &operands.iter().map(|x| (*x).clone()).collect::<Vec<_>>(), what);
+}
+
 /// K below, at and above the lengths of the blocks of summation.
 const DEPTHS: [usize; 5] = [1, 64, 300, 513, 1030];
 
 #[test]
 fn a_row_has_the_same_bits_for_any_number_of_rows() {
-    for dtype in DTYPES {
+    fix_batches();
+    for dtype in having(DTYPES) {
         for k in DEPTHS {
             let (a, b) = (sines(0.7, &[33, k], dtype), sines(0.9, &[k, 9], dtype));
             let whole = a.matmul(&b).unwrap();
@@ -99,29 +106,44 @@ fn a_row_has_the_same_bits_for_any_number_of_rows() {
 
 #[test]
 fn an_element_has_the_same_bits_in_every_product_that_holds_it() {
-    for dtype in DTYPES {
+    for dtype in having(DTYPES) {
         for k in DEPTHS {
             let (a, b) = (sines(0.7, &[5, k], dtype), sines(0.9, &[k, 35], dtype));
             let whole = a.matmul(&b).unwrap();
             for columns in [1, 2, 17] {
                 let part = a.matmul(&b.narrow(1, 35 - columns, columns).unwrap()).unwrap();
-                assert_same_bits(&part, &whole.narrow(1, 35 - columns, columns).unwrap(), &format!("{columns} columns of {dtype}, K {k}"));
+                assert_alike(
+                    &part,
+                    &whole.narrow(1, 35 - columns, columns).unwrap(),
+                    &[&a, &b],
+                    &format!("{columns} columns of {dtype}, K {k}"),
+                );
             }
             // The same element by the ops for vectors; vecmat and vecdot conjugate their left operand.
             let row = a.index(&[2.into()]).unwrap();
             let column = b.index(&[(..).into(), 3.into()]).unwrap();
             let one = whole.index(&[2.into(), 3.into()]).unwrap();
             let what = format!("{dtype}, K {k}");
-            assert_same_bits(&row.dot(&column).unwrap(), &one, &format!("dot, {what}"));
-            assert_same_bits(&row.inner(&column).unwrap(), &one, &format!("inner, {what}"));
-            assert_same_bits(&einsum("i,i->", &[&row, &column]).unwrap(), &one, &format!("einsum, {what}"));
-            assert_same_bits(&a.matvec(&column).unwrap(), &whole.index(&[(..).into(), 3.into()]).unwrap(), &format!("matvec, {what}"));
-            assert_same_bits(&row.conj().unwrap().vecmat(&b).unwrap(), &whole.index(&[2.into()]).unwrap(), &format!("vecmat, {what}"));
-            assert_same_bits(&row.conj().unwrap().vecdot(&column).unwrap(), &one, &format!("vecdot, {what}"));
+            assert_alike(&row.dot(&column).unwrap(), &one, &[&a, &b], &format!("dot, {what}"));
+            assert_alike(&row.inner(&column).unwrap(), &one, &[&a, &b], &format!("inner, {what}"));
+            assert_alike(&einsum("i,i->", &[&row, &column]).unwrap(), &one, &[&a, &b], &format!("einsum, {what}"));
+            assert_alike(
+                &a.matvec(&column).unwrap(),
+                &whole.index(&[(..).into(), 3.into()]).unwrap(),
+                &[&a, &b],
+                &format!("matvec, {what}"),
+            );
+            assert_alike(
+                &row.conj().unwrap().vecmat(&b).unwrap(),
+                &whole.index(&[2.into()]).unwrap(),
+                &[&a, &b],
+                &format!("vecmat, {what}"),
+            );
+            assert_alike(&row.conj().unwrap().vecdot(&column).unwrap(), &one, &[&a, &b], &format!("vecdot, {what}"));
             // The parts of a complex product are added in another order where the operands change sides.
             if !dtype.is_complex() {
                 let turned = b.mt().unwrap().matmul(&a.mt().unwrap()).unwrap();
-                assert_same_bits(&turned.mt().unwrap(), &whole, &format!("transposed, {what}"));
+                assert_alike(&turned.mt().unwrap(), &whole, &[&a, &b], &format!("transposed, {what}"));
             }
         }
     }
@@ -129,7 +151,8 @@ fn an_element_has_the_same_bits_in_every_product_that_holds_it() {
 
 #[test]
 fn the_place_in_a_batch_does_not_show() {
-    for dtype in DTYPES {
+    fix_batches();
+    for dtype in having(DTYPES) {
         let (a, b) = (sines(0.7, &[7, 3, 300], dtype), sines(0.9, &[7, 300, 5], dtype));
         let whole = product(&a, &b, |a, b| a.matmul(b));
         let g = sines(1.7, &[7, 3, 5], dtype);
@@ -164,7 +187,7 @@ fn child_prints_the_hash_of_its_products() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    for dtype in DTYPES {
+    for dtype in having(DTYPES) {
         let mut all = product(&sines(0.7, &[64, 56], dtype), &sines(0.9, &[56, 444], dtype), |a, b| a.matmul(b));
         all.extend(product(&sines(0.7, &[64, 1100], dtype), &sines(0.9, &[1100, 3], dtype), |a, b| a.matmul(b)));
         all.extend(product(&sines(0.7, &[300, 700], dtype), &sines(0.9, &[700], dtype), |a, b| a.matvec(b)));
@@ -198,7 +221,7 @@ fn every_op(dtype: DType) -> Vec<Tensor> {
     let mut out = Vec::new();
     let mut names = std::collections::BTreeSet::new();
     for (entry, sample, seed) in all() {
-        let leaves: Vec<Tensor> = operands(entry, sample, dtype, &Device::cpu(), seed)
+        let leaves: Vec<Tensor> = operands(entry, sample, dtype, &device(), seed)
             .iter()
             .map(|x| placed(x, by).detach().requires_grad_(x.dtype().is_differentiable()).unwrap())
             .collect();
@@ -236,8 +259,8 @@ fn neither_process_nor_threads_nor_alignment_show_in_any_op() {
         text.lines().filter_map(|l| l.find("bits of ").map(|at| l[at..].to_owned())).collect()
     };
     let want = run("1", "0");
-    assert_eq!(want.len(), DTYPES.len(), "{want:?}");
-    for (threads, offset) in [("1", "0"), ("1", "3"), ("2", "0"), ("2", "1"), ("3", "5"), ("6", "7")] {
+    assert_eq!(want.len(), having(DTYPES).len(), "{want:?}");
+    for (threads, offset) in few(&[("1", "0"), ("1", "3"), ("2", "0"), ("2", "1"), ("3", "5"), ("6", "7")]) {
         assert_eq!(run(threads, offset), want, "{threads} threads, operands at {offset}");
     }
 }

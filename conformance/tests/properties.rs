@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use bilin::{DType, Device, Devices as _, Index, Rng, Tensor, c128, einsum};
+use bilin::{Index, Rng, Tensor, c128, einsum};
 use bilin_core::shape::layout::{Dims, Layout, Strides};
 use bilin_core::shape::plan::{Loop, Loops, Plan, fuse, position, steps};
 use bilin_core::shape::spec::{Axes, Axis, Spec};
 use conformance::compare::{C, is_close, numbers};
+use conformance::subject::{device, widest_float};
 use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, proptest};
 use proptest::test_runner::Config;
 
@@ -108,7 +109,7 @@ proptest! {
     /// of the new shape, cut at the old axes, could say it.
     #[test]
     fn a_reshaped_view_equals_a_reshaped_copy(lens in prop::collection::vec(1usize..4, 1..5), cuts in any::<[bool; 8]>(), order in any::<u64>(), flips in any::<[bool; 4]>(), step in 1usize..3) {
-        let device = Device::cpu();
+        let device = device();
         let room: Vec<usize> = lens.iter().map(|l| l * step).collect();
         let count: usize = room.iter().product();
         let x = Tensor::from_vec((0..count as i64).collect::<Vec<_>>(), &room, &device).unwrap();
@@ -289,11 +290,11 @@ proptest! {
         let letter = |l: usize| char::from(b'a' + l as u8);
         let names: Vec<String> = p.terms.iter().map(|t| t.iter().map(|x| letter(x.0)).collect()).collect();
         let text = format!("{}->{}", names.join(","), out.iter().map(|&l| letter(l)).collect::<String>());
-        let operands: Vec<Tensor> = shapes.iter().map(|s| Tensor::randn(s, DType::F64, &Device::cpu(), &mut rng).unwrap()).collect();
+        let operands: Vec<Tensor> = shapes.iter().map(|s| Tensor::randn(s, widest_float(), &device(), &mut rng).unwrap()).collect();
         let got = einsum(&text, &operands.iter().collect::<Vec<_>>()).unwrap();
         prop_assert_eq!(got.shape(), out.iter().map(|&l| lens[l]).collect::<Vec<_>>());
 
-        let data: Vec<Vec<f64>> = operands.iter().map(|t| t.to_vec().unwrap()).collect();
+        let data: Vec<Vec<f64>> = operands.iter().map(|t| numbers(t).iter().map(|z| z.re).collect()).collect();
         let mut sums: BTreeMap<Vec<usize>, (f64, f64)> = indices(got.shape()).into_iter().map(|i| (i, (0.0, 0.0))).collect();
         let all: Vec<usize> = used.iter().map(|&l| lens[l]).collect();
         let count: usize = all.iter().product();
@@ -308,7 +309,7 @@ proptest! {
             *sum = (sum.0 + x, sum.1 + x.abs());
         }
         // Each term is rounded once an operand and once a sum, on both sides.
-        let u = C * DType::F64.unit_roundoff() * (count + p.terms.len()) as f64;
+        let u = C * widest_float().unit_roundoff() * (count + p.terms.len()) as f64;
         for (g, (want, size)) in numbers(&got).iter().zip(sums.values()) {
             prop_assert!(is_close(*g, c128::new(*want, 0.0), u * size), "{}: {} instead of {}", text, g, want);
         }

@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use bilin::autograd::{self, BackwardOptions, GradOptions};
 use bilin::prelude::*;
-use conformance::compare::assert_same_bits;
-use conformance::samples::{all, call, operands};
+use conformance::compare::{assert_same_bits, numbers};
+use conformance::samples::{Number, all, call, operands, tensor_of};
+use conformance::subject::{device, widest, widest_float};
 
-fn device() -> Device {
-    Device::reference()
+fn plain(data: &[f64], shape: &[usize]) -> Tensor {
+    tensor_of(&data.iter().map(|&x| Number::real(x)).collect::<Vec<_>>(), shape, widest_float(), &device())
 }
 fn leaf(data: &[f64], shape: &[usize]) -> Tensor {
-    Tensor::from_slice(data, shape, &device()).unwrap().requires_grad_(true).unwrap()
+    plain(data, shape).requires_grad_(true).unwrap()
 }
 fn values(t: &Tensor) -> Vec<f64> {
-    t.to_vec().unwrap()
+    numbers(t).iter().map(|z| z.re).collect()
 }
 fn total(t: &Tensor) -> Tensor {
     t.sum(.., false).unwrap()
@@ -31,7 +32,7 @@ type ViewOf = Box<dyn Fn(&Tensor) -> Result<Tensor>>;
 fn views() -> Vec<(String, Vec<usize>, ViewOf)> {
     let mut out: Vec<(String, Vec<usize>, ViewOf)> = Vec::new();
     for (entry, sample, seed) in all().filter(|(_, s, _)| s.shapes.len() == 1) {
-        let x = operands(entry, sample, DType::F64, &device(), seed);
+        let x = operands(entry, sample, widest_float(), &device(), seed);
         let is_view = |y: Tensor| shares(&y, &x[0]) && y.numel() > 0;
         if call(entry, &x, sample.attrs).is_ok_and(is_view) {
             let run = move |x: &Tensor| call(entry, std::slice::from_ref(x), sample.attrs);
@@ -45,7 +46,7 @@ fn views() -> Vec<(String, Vec<usize>, ViewOf)> {
         ("t", Box::new(Tensor::t)),
         ("index", Box::new(|x| x.index(&[Index::At(-1), Index::NewAxis]))),
         ("slice", Box::new(|x| x.slice(1, Some(-1), None, -2))),
-        ("astype", Box::new(|x| x.astype(DType::F64))),
+        ("astype", Box::new(|x| x.astype(widest_float()))),
         ("contiguous", Box::new(Tensor::contiguous)),
         ("view of a view", Box::new(|x| x.t()?.flip(0)?.narrow(1, 1, 1)?.squeeze(&[1])?.unsqueeze(0))),
     ];
@@ -99,7 +100,7 @@ fn a_change_through_every_kind_of_view_is_found_and_only_where_it_is_read() {
 
 #[test]
 fn every_in_place_op_counts_and_results_that_were_saved_are_watched_too() {
-    let one = Tensor::ones([2], DType::F64, &device()).unwrap();
+    let one = plain(&[1.0, 1.0], &[2]);
     type Change<'a> = (&'a str, Box<dyn Fn(&Tensor) -> Result<()> + 'a>);
     let changes: [Change; 6] = [
         ("copy_", Box::new(|t| t.copy_(&one))),
@@ -133,14 +134,14 @@ fn results_that_are_views_of_operands_have_their_gradients() {
             continue;
         }
         // ⟨g, view(x)⟩ by x, element by element.
-        let g = Tensor::arange(1., v.numel() as f64 + 1., 1., DType::F64, &device()).unwrap().reshape(v.shape()).unwrap();
+        let g = Tensor::arange(1., v.numel() as f64 + 1., 1., v.dtype(), &device()).unwrap().reshape(v.shape()).unwrap();
         v.backward_with(BackwardOptions { gradient: Some(g.clone()), retain_graph: Some(true), ..Default::default() }).unwrap();
         let found = x.grad().unwrap();
         let want: Vec<f64> = (0..data.len())
             .map(|i| {
                 let unit: Vec<f64> = (0..data.len()).map(|j| if i == j { 1.0 } else { 0.0 }).collect();
-                let e = Tensor::from_slice(&unit, shape.as_slice(), &device()).unwrap();
-                total(&view(&e).unwrap().mul(&g).unwrap()).item().unwrap()
+                let e = plain(&unit, &shape);
+                values(&total(&view(&e).unwrap().mul(&g).unwrap()))[0]
             })
             .collect();
         assert_eq!(values(&found), want, "{name}");
@@ -185,7 +186,7 @@ fn no_change_in_place_is_seen_in_a_gradient_of_any_op() {
     let (mut found, mut linear) = (BTreeSet::new(), BTreeSet::new());
     for (entry, sample, seed) in all() {
         let name = entry.schema.name;
-        let Some(dtype) = [DType::F64, DType::C128].into_iter().find(|&dtype| {
+        let Some(dtype) = widest().into_iter().find(|&dtype| {
             let x: Vec<Tensor> = fresh(&operands(entry, sample, dtype, &device(), seed));
             call(entry, &x, sample.attrs).is_ok_and(|y| y.requires_grad())
         }) else {

@@ -6,6 +6,7 @@ use bilin::prelude::*;
 use bilin::{concat, op_call};
 use conformance::compare::{assert_same_bits, numbers};
 use conformance::samples::{Number, tensor_of};
+use conformance::subject::devices;
 
 const FLOATS: [DType; 6] = [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::C64, DType::C128];
 
@@ -19,8 +20,8 @@ fn specials(dtype: DType, device: &Device) -> Tensor {
 
 #[test]
 fn products_without_a_sum_are_elementwise_products() {
-    for device in [Device::cpu(), Device::reference()] {
-        for dtype in FLOATS {
+    for device in devices() {
+        for dtype in FLOATS.into_iter().filter(|d| device.backend().has_dtype(*d)) {
             let x = specials(dtype, &device);
             let n = x.numel();
             let (column, row) = (x.reshape([n, 1]).unwrap(), x.reshape([1, n]).unwrap());
@@ -46,8 +47,8 @@ fn products_without_a_sum_are_elementwise_products() {
 
 #[test]
 fn gradients_of_products_without_a_sum_keep_the_sign_of_zero() {
-    for device in [Device::cpu(), Device::reference()] {
-        for dtype in [DType::F32, DType::F64] {
+    for device in devices() {
+        for dtype in [DType::F32, DType::F64].into_iter().filter(|d| device.backend().has_dtype(*d)) {
             let x = specials(dtype, &device);
             let (a, b) = (x.detach().requires_grad_(true).unwrap(), x.narrow(0, 5, 1).unwrap());
             let cotangent = x.flip(0).unwrap().reshape([x.numel(), 1]).unwrap();
@@ -61,8 +62,8 @@ fn gradients_of_products_without_a_sum_keep_the_sign_of_zero() {
 
 #[test]
 fn sums_of_negative_zeros_are_negative_and_of_nothing_positive() {
-    for device in [Device::cpu(), Device::reference()] {
-        for dtype in FLOATS {
+    for device in devices() {
+        for dtype in FLOATS.into_iter().filter(|d| device.backend().has_dtype(*d)) {
             let zero = |n: usize, x: f64| tensor_of(&vec![Number { z: bilin::c128::new(x, x), n: 0 }; n], &[n], dtype, &device);
             for n in [0, 1, 17, 5000] {
                 let total = numbers(&zero(n, -0.0).sum(.., false).unwrap())[0];

@@ -5,9 +5,10 @@ use bilin::autograd::BackwardOptions;
 use bilin::optim::Sgd;
 use bilin::prelude::*;
 use bilin::{memory_stats, reset_peak_memory_stats};
-use conformance::compare::{assert_same_bits, numbers};
+use conformance::compare::{assert_reference, assert_same_bits, numbers};
 use conformance::samples::{Number, tensor_of};
 use conformance::strides::{Strides, with_strides};
+use conformance::subject::{device, fix_batches, having, widest_float};
 
 use super::private_cpu;
 
@@ -66,7 +67,7 @@ fn sines(step: f64, shape: &[usize], dtype: DType, device: &Device) -> Tensor {
 }
 
 fn ones(shape: &[usize], dtype: DType) -> Tensor {
-    Tensor::ones(shape, dtype, &Device::cpu()).unwrap()
+    Tensor::ones(shape, dtype, &device()).unwrap()
 }
 
 fn leaf(x: Tensor) -> Tensor {
@@ -90,7 +91,7 @@ fn extra<T>(device: &Device, f: impl FnOnce() -> T) -> (T, u64) {
 }
 
 fn g5_c() {
-    let x = leaf(Tensor::from_slice(&[1f32, 2., 3., 4., -5., 6.], [3, 2], &Device::cpu()).unwrap());
+    let x = leaf(Tensor::from_slice(&[1f32, 2., 3., 4., -5., 6.], [3, 2], &device()).unwrap());
     for _ in 0..2 {
         sum(&x.matmul(&x.mt().unwrap()).unwrap()).backward().unwrap();
     }
@@ -98,7 +99,7 @@ fn g5_c() {
 }
 
 fn l3_b() {
-    let z = Tensor::full([256, 512], 7, DType::F32, &Device::cpu()).unwrap();
+    let z = Tensor::full([256, 512], 7, DType::F32, &device()).unwrap();
     let window = z.narrow(1, 128, 256).unwrap();
     window.copy_(&ones(&[256, 256], DType::F32).matmul(&ones(&[256, 256], DType::F32)).unwrap()).unwrap();
     for (i, x) in z.to_vec::<f32>().unwrap().into_iter().enumerate() {
@@ -148,8 +149,8 @@ fn g9() {
 fn i2_b() {
     let rows = (1 << 21) + 10;
     let a: Vec<f32> = (0..rows).flat_map(|i| [(i % 5) as f32, 1.0]).collect();
-    let a = Tensor::from_vec(a, [rows, 2], &Device::cpu()).unwrap();
-    let b = Tensor::from_slice(&[1f32, 2., 3., 4.], [2, 2], &Device::cpu()).unwrap();
+    let a = Tensor::from_vec(a, [rows, 2], &device()).unwrap();
+    let b = Tensor::from_slice(&[1f32, 2., 3., 4.], [2, 2], &device()).unwrap();
     for (i, row) in a.matmul(&b).unwrap().to_vec::<f32>().unwrap().chunks_exact(2).enumerate() {
         let x = (i % 5) as f32;
         assert_eq!(row, [x + 3.0, 2.0 * x + 4.0], "row {i}");
@@ -157,13 +158,13 @@ fn i2_b() {
 }
 
 fn w1_c() {
-    let device = Device::cpu();
+    let device = device();
     // Around the edges of tiles: 4, 6, 8, 16, 32 and one more or less.
     let edges = [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33];
     let shapes = (0..edges.len())
         .flat_map(|i| [(edges[i], edges[(i * 5 + 1) % 13], edges[(i * 7 + 2) % 13]), (edges[(i * 3) % 13], edges[i], edges[(i * 5) % 13])]);
     for (m, n, k) in shapes {
-        for dtype in [DType::F32, DType::F64, DType::Bf16] {
+        for dtype in having([DType::F32, DType::F64, DType::Bf16]) {
             let (a, b, g) = (sines(0.7, &[m, k], dtype, &device), sines(0.9, &[k, n], dtype, &device), sines(1.1, &[m, n], dtype, &device));
             let run = |class: Strides| {
                 let (a, b) = (leaf(with_strides(&a, class).detach()), leaf(with_strides(&b, class).detach()));
@@ -174,7 +175,7 @@ fn w1_c() {
             let want = run(Strides::Contiguous);
             for class in [Strides::Sliced, Strides::TransposedSliced] {
                 for (got, want) in run(class).iter().zip(&want) {
-                    assert_same_bits(got, want, &format!("({m}, {k})·({k}, {n}) {dtype} {class:?}"));
+                    assert_reference(got, want, &[a.clone(), b.clone(), g.clone()], &format!("({m}, {k})·({k}, {n}) {dtype} {class:?}"));
                     assert!(numbers(got).iter().all(|z| !z.re.is_nan()));
                 }
             }
@@ -189,7 +190,7 @@ fn a3_b() {
         x.matmul(&w).unwrap()
     };
     assert_eq!(y.dtype(), DType::Bf16);
-    let rows = Tensor::from_slice(&[512f32, 1., 1.], [3, 1], &Device::cpu()).unwrap();
+    let rows = Tensor::from_slice(&[512f32, 1., 1.], [3, 1], &device()).unwrap();
     let g = rows.broadcast_to([3, 5]).unwrap().astype(DType::Bf16).unwrap();
     y.backward_with(BackwardOptions { gradient: Some(g), ..Default::default() }).unwrap();
     assert_eq!(w.grad().unwrap().dtype(), DType::F32);
@@ -228,7 +229,7 @@ fn a6_a() {
     let mut scaler = GradScaler::new(ScalerOptions { growth_interval: 1, ..Default::default() }).unwrap();
     for (gradient, count, outcome) in [(1.0, 200, Stepped::Taken), (f32::INFINITY, 400, Stepped::Skipped)] {
         for _ in 0..count {
-            w.set_grad(Some(Tensor::from_slice(&[gradient], [1], &Device::cpu()).unwrap())).unwrap();
+            w.set_grad(Some(Tensor::from_slice(&[gradient], [1], &device()).unwrap())).unwrap();
             assert_eq!(scaler.step(&mut optimizer).unwrap(), outcome);
             scaler.update().unwrap();
             let scale = scaler.get_scale();
@@ -301,7 +302,7 @@ fn e1_a() {
     for (a, b) in [(&here, &there), (&there.mt().unwrap(), &here)] {
         let error = a.matmul(b).unwrap_err();
         assert!(matches!(error, Error::DeviceMismatch { .. }), "{error}");
-        assert!(error.to_string().contains("cpu") && error.to_string().contains("reference"), "{error}");
+        assert!(error.to_string().contains(device().name()) && error.to_string().contains("reference"), "{error}");
     }
 }
 
@@ -329,8 +330,8 @@ fn placed(x: &Tensor, by: usize) -> Tensor {
 }
 
 fn d1_a() {
-    for dtype in [DType::F32, DType::F64] {
-        let (x, y) = (sines(1.1, &[50], dtype, &Device::cpu()), sines(1.3, &[50], dtype, &Device::cpu()));
+    for dtype in having([DType::F32, DType::F64]) {
+        let (x, y) = (sines(1.1, &[50], dtype, &device()), sines(1.3, &[50], dtype, &device()));
         let want = x.dot(&y).unwrap();
         for by in 0..16 {
             for (a, b) in [(by, by), (by, 0), (0, by), (by, 15 - by)] {
@@ -341,7 +342,8 @@ fn d1_a() {
 }
 
 fn d2_a() {
-    let (x, a) = (sines(0.7, &[100, 30, 8], DType::F32, &Device::cpu()), sines(0.9, &[8, 20], DType::F32, &Device::cpu()));
+    fix_batches();
+    let (x, a) = (sines(0.7, &[100, 30, 8], DType::F32, &device()), sines(0.9, &[8, 20], DType::F32, &device()));
     let whole = x.matmul(&a).unwrap();
     for chunk in [1, 2, 50] {
         for first in (0..100).step_by(chunk) {
@@ -352,9 +354,10 @@ fn d2_a() {
 }
 
 fn d2_b() {
-    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+    fix_batches();
+    for dtype in having([DType::F32, DType::F64, DType::Bf16]) {
         // Fewer columns and rows than the scenario's: an element's bits may depend on neither.
-        let (a, b) = (sines(0.7, &[257, 2048], dtype, &Device::cpu()), sines(0.9, &[2048, 16], dtype, &Device::cpu()));
+        let (a, b) = (sines(0.7, &[257, 2048], dtype, &device()), sines(0.9, &[2048, 16], dtype, &device()));
         let whole = a.matmul(&b).unwrap();
         for rows in [1, 2, 17, 33, 128] {
             let part = a.narrow(0, 0, rows).unwrap().matmul(&b).unwrap();
@@ -364,9 +367,11 @@ fn d2_b() {
 }
 
 fn d2_c() {
-    let w = sines(0.3, &[90, 7], DType::F64, &Device::cpu());
-    let one = ones(&[1, 90], DType::F64).matmul(&w).unwrap();
-    let two = ones(&[2, 90], DType::F64).matmul(&w).unwrap();
+    fix_batches();
+    let dtype = widest_float();
+    let w = sines(0.3, &[90, 7], dtype, &device());
+    let one = ones(&[1, 90], dtype).matmul(&w).unwrap();
+    let two = ones(&[2, 90], dtype).matmul(&w).unwrap();
     for row in 0..2 {
         assert_same_bits(&two.narrow(0, row, 1).unwrap(), &one, "row");
     }

@@ -55,12 +55,16 @@ fn f32_to_i32(x: f32, low: f32, high: f32, least: i32, most: i32) -> i32 {
 fn max_f32(a: f32, b: f32) -> f32 { return select(b, a, is_nan(a) || (!is_nan(b) && a >= b)); }
 fn min_f32(a: f32, b: f32) -> f32 { return select(b, a, is_nan(a) || (!is_nan(b) && a <= b)); }
 
+// x, behind bits that are zero where `any` is a number, which no driver can see. Constants that stand in several parts are
+// subtracted one after the other; a driver that adds the parts before it multiplies loses all but the first.
+fn apart(x: f32, any: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) | (bitcast<u32>(abs(any)) >> 31u)); }
+
 fn exp_f32(x: f32) -> f32 {
     if is_nan(x) { return x; }
     if x > 88.8 { return inf_of(1.0); }
     if x < -104.0 { return 0.0; }
     let n = round(x * 1.44269504);
-    let r = fma(n, -1.42860677e-6, fma(n, -0.693145751953125, x));
+    let r = fma(n, -1.42860677e-6, apart(fma(n, -0.693145751953125, x), x));
     var p = 0.00138888889;
     p = fma(p, r, 0.00833333333);
     p = fma(p, r, 0.0416666667);
@@ -78,7 +82,21 @@ fn log_f32(x: f32) -> f32 {
     if is_zero(x) { return -inf_of(1.0); }
     if x < 0.0 { return nan_of(x); }
     if is_inf(x) { return x; }
-    return log(x);
+    // x is 2ⁿ·m with m around 1, and ln m twice the area tangent of (m − 1)/(m + 1), by its series.
+    let is_small = x < 1.1754944e-38;
+    let bits = bitcast<u32>(select(x, x * 8388608.0, is_small));
+    let raised = bits + (0x3f800000u - 0x3f3504f3u);
+    let n = f32(i32(raised >> 23u) - select(127, 150, is_small));
+    let f = bitcast<f32>((raised & 0x007fffffu) + 0x3f3504f3u) - 1.0;
+    let s = f / (2.0 + f);
+    let z = s * s;
+    var p = 0.09090909;
+    p = fma(p, z, 0.111111111);
+    p = fma(p, z, 0.142857143);
+    p = fma(p, z, 0.2);
+    p = fma(p, z, 0.333333333);
+    let near = fma(2.0 * s * z, p, 2.0 * s);
+    return fma(n, 0.693359375, fma(n, -2.12194440e-4, near));
 }
 
 fn log1p_f32(x: f32) -> f32 {
@@ -128,7 +146,11 @@ fn sin_or_cos(x: f32, turn: i32) -> f32 {
     if is_nan(x) { return x; }
     if is_inf(x) { return nan_of(x); }
     let n = round(x * 0.636619772);
-    let r = fma(n, -5.12668e-12, fma(n, -7.54978995489e-8, fma(n, -1.5707962513, x)));
+    // π/2 in four parts of eleven bits and less, whose products with n below 2¹³ are exact.
+    var r = apart(fma(n, -1.5703125, x), x);
+    r = apart(fma(n, -0.000483512878417968750, r), x);
+    r = apart(fma(n, -3.13855707645416259766e-7, r), x);
+    r = fma(n, -6.07710050650619224932e-11, r);
     let s = r * r;
     let quadrant = (i32(n) + turn) & 3;
     var p: f32;
@@ -164,12 +186,27 @@ fn sign_f32(x: f32) -> f32 {
     return select(-1.0, 1.0, x > 0.0);
 }
 
-// erfc of x ≥ 1 by its continued fraction, from the inside out.
-fn erfc_tail(x: f32) -> f32 {
-    if x > 10.5 { return 0.0; }
-    var t = x;
-    for (var k = 32u; k > 0u; k--) { t = x + 0.5 * f32(k) / t; }
-    return exp_f32(-x * x) * 0.564189584 / t;
+// erfc of x ≥ ½: e^(−x²)/(1 + 2x) times a polynomial in (x − 3.75)/(x + 3.75), fitted at Chebyshev points up to x = 10.6.
+fn erfc_above(far: f32) -> f32 {
+    let x = min(far, 10.6);
+    // x² as the exact square of twelve bits and a rest: e^(−x²) enlarges a rounding of x² by x².
+    let high = bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
+    let bell = exp_f32(-high * high) * exp_f32((high - x) * (high + x));
+    let s = (x - 3.75) / (x + 3.75);
+    var p = -6.691675998479971e-5;
+    p = fma(p, s, -0.0004187422468475154);
+    p = fma(p, s, 0.0002936061721547731);
+    p = fma(p, s, 0.0018300809967300936);
+    p = fma(p, s, -0.009719254254318964);
+    p = fma(p, s, 0.02834830527840472);
+    p = fma(p, s, -0.05870124896403841);
+    p = fma(p, s, 0.09230531447761536);
+    p = fma(p, s, -0.10880312808251894);
+    p = fma(p, s, 0.08227671627559086);
+    p = fma(p, s, 0.0035853873447483885);
+    p = fma(p, s, -0.14024059847503423);
+    p = fma(p, s, 1.2375126309959645);
+    return bell * p / (1.0 + 2.0 * x);
 }
 
 // erf of |x| < 1 by its series.
@@ -193,13 +230,13 @@ fn erf_f32(x: f32) -> f32 {
     if is_nan(x) { return x; }
     let size = abs(x);
     if size < 1.0 { return erf_near(x); }
-    let y = 1.0 - erfc_tail(size);
+    let y = 1.0 - erfc_above(size);
     return select(-y, y, x > 0.0);
 }
 
 fn erfc_f32(x: f32) -> f32 {
     if is_nan(x) { return x; }
-    if abs(x) < 1.0 { return 1.0 - erf_near(x); }
-    let y = erfc_tail(abs(x));
+    if abs(x) < 0.5 { return 1.0 - erf_near(x); }
+    let y = erfc_above(abs(x));
     return select(2.0 - y, y, x > 0.0);
 }

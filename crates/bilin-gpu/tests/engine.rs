@@ -1,12 +1,10 @@
-//! The engine on wgpu: every op of the registry means what it means on the reference, gradients included.
+//! What is wgpu's own in the engine: its kernels, its switch, its clock and its errors. That every op means what it means elsewhere
+//! is the conformance suite's, which `./test` runs on wgpu too.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is how a check fails")]
 
-use bilin::autograd::{self, GradOptions};
 use bilin::prelude::*;
-use bilin::{Kind, use_deterministic_algorithms};
-use conformance::compare::{C, assert_close, assert_product_rule, assert_same_bits, numbers};
-use conformance::samples::{all, attribute_texts, call, operands};
-use conformance::strides::{Strides, with_strides};
+use bilin::use_deterministic_algorithms;
+use conformance::compare::{assert_product_rule, assert_same_bits};
 
 fn gpu() -> Device {
     Device::wgpu(0).unwrap()
@@ -14,110 +12,6 @@ fn gpu() -> Device {
 
 fn to(device: &Device, all: &[Tensor]) -> Vec<Tensor> {
     all.iter().map(|x| x.to_device(device).unwrap()).collect()
-}
-
-/// Fails where `got` isn't `want` of another device: exact for whole numbers; for floats within c·u·K·S, where K counts the
-/// elements of the largest operand, so all terms of any sum, and S is the largest number there or in the result.
-fn assert_alike(got: &Tensor, want: &Tensor, operands: &[Tensor], what: &str) {
-    assert_eq!((got.shape(), got.dtype()), (want.shape(), want.dtype()), "{what}");
-    let got = got.to_device(&Device::reference()).unwrap();
-    if got.dtype().kind() == Kind::Int || got.dtype().kind() == Kind::Bool {
-        return assert_same_bits(&got, &want.to_device(&Device::reference()).unwrap(), what);
-    }
-    let want = numbers(want);
-    let finite = |x: f64| if x.is_finite() { x.abs() } else { 0.0 };
-    let size = want.iter().chain(&operands.iter().flat_map(numbers).collect::<Vec<_>>()).fold(1.0f64, |m, z| m.max(finite(z.re)));
-    let terms = operands.iter().map(Tensor::numel).max().unwrap_or(1).max(1) as f64;
-    let u = got.dtype().accumulator().unit_roundoff();
-    assert_close(&got, &want, |i| C * u * terms * size + got.dtype().unit_roundoff() * 2.0 * finite(want[i].re), what);
-}
-
-#[test]
-fn every_op_and_class_of_strides_means_what_it_means_on_the_reference() {
-    let device = gpu();
-    let (mut calls, mut refused) = (0, 0);
-    for (entry, sample, seed) in all() {
-        for dtype in DType::ALL {
-            for text in attribute_texts(entry, sample, dtype) {
-                let home = operands(entry, sample, dtype, &Device::reference(), seed);
-                let what = format!("{} {:?} '{text}' {dtype}", entry.schema.name, sample.shapes);
-                let Ok(want) = call(entry, &home, &text) else { continue };
-                if home.iter().any(|x| !device.backend().has_dtype(x.dtype())) || !device.backend().has_dtype(want.dtype()) {
-                    let on_device: Result<Tensor> =
-                        home.iter().map(|x| x.to_device(&device)).collect::<Result<Vec<_>>>().and_then(|x| call(entry, &x, &text));
-                    let error = on_device.err().unwrap_or_else(|| panic!("{what}: not refused"));
-                    let Error::Unsupported { op, dtype, backend, .. } = &error else { panic!("{what}: {error}") };
-                    assert!(!op.is_empty() && !device.backend().has_dtype(*dtype) && backend == "wgpu", "{what}: {error}");
-                    assert!(error.to_string().starts_with(&format!("{op}: {dtype} isn't supported by wgpu")), "{what}: {error}");
-                    refused += 1;
-                    continue;
-                }
-                let classes: &[Strides] = if dtype == DType::F32 { &Strides::ALL } else { &[Strides::Contiguous, Strides::NegativeSliced] };
-                let plain = to(&device, &home);
-                for (i, class) in classes.iter().enumerate() {
-                    let strided: Vec<Tensor> = plain.iter().enumerate().map(|(j, x)| with_strides(x, class.after(i * j))).collect();
-                    let got = call(entry, &strided, &text).unwrap_or_else(|e| panic!("{what}, {class:?}: {e}"));
-                    assert_alike(&got, &want, &home, &format!("{what}, {class:?}"));
-                    calls += 1;
-                }
-            }
-        }
-    }
-    assert!(calls > 1000 && refused > 100, "{calls} calls, {refused} refused");
-}
-
-/// Gradients of first and second order by all operands, where the sample has them.
-fn derivatives(entry: &bilin::ops::OpEntry, x: &[Tensor], text: &str, u: &Tensor) -> Option<[Vec<Tensor>; 2]> {
-    let leaves: Vec<Tensor> = x.iter().map(|x| x.detach().requires_grad_(x.dtype().is_differentiable()).unwrap()).collect();
-    let out = call(entry, &leaves, text).ok().filter(Tensor::requires_grad)?;
-    let wanted: Vec<&Tensor> = leaves.iter().filter(|x| x.requires_grad()).collect();
-    let of = |y: &Tensor, u: Option<Tensor>, create_graph| {
-        let options = GradOptions { grad_outputs: vec![u], retain_graph: Some(true), create_graph, allow_unused: true };
-        let all = autograd::grad(&[y], &wanted, options).unwrap();
-        all.into_iter().zip(&wanted).map(|(g, x)| g.unwrap_or_else(|| x.zeros_like().unwrap())).collect::<Vec<_>>()
-    };
-    let first = of(&out, Some(u.clone()), true);
-    let squares = first.iter().filter(|g| g.requires_grad()).map(|g| g.mul(g).unwrap().sum(.., false).unwrap());
-    let second = squares.reduce(|a, b| a.add(&b).unwrap()).map(|s| of(&s, None, false)).unwrap_or_default();
-    Some([first, second])
-}
-
-#[test]
-fn gradients_of_first_and_second_order_are_the_references() {
-    let device = gpu();
-    let mut checked = 0;
-    for (entry, sample, seed) in all() {
-        let home = operands(entry, sample, DType::F32, &Device::reference(), seed);
-        let Ok(out) = call(entry, &home, sample.attrs) else { continue };
-        if out.dtype() != DType::F32 {
-            continue;
-        }
-        let u = Tensor::randn(out.shape(), DType::F32, out.device(), &mut Rng::new(seed ^ 1)).unwrap();
-        let Some(want) = derivatives(entry, &home, sample.attrs, &u) else { continue };
-        let got = derivatives(entry, &to(&device, &home), sample.attrs, &u.to_device(&device).unwrap()).unwrap();
-        for (order, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert_eq!(got.len(), want.len());
-            for (i, (g, w)) in got.iter().zip(want).enumerate() {
-                let what = format!("{} {:?} '{}', order {}, operand {i}", entry.schema.name, sample.shapes, sample.attrs, order + 1);
-                // A second derivative is a chain of about four products.
-                let mut scale: Vec<Tensor> = home.iter().filter(|x| x.dtype() == DType::F32).cloned().collect();
-                scale.extend(want.iter().chain([&u]).cloned());
-                let scale: Vec<Tensor> = scale.iter().map(|x| x.times(4.0)).collect();
-                assert_alike(g, w, &scale, &what);
-                checked += 1;
-            }
-        }
-    }
-    assert!(checked > 200, "only {checked}");
-}
-
-trait Scaled {
-    fn times(&self, by: f32) -> Tensor;
-}
-impl Scaled for Tensor {
-    fn times(&self, by: f32) -> Tensor {
-        self.mul(&Tensor::scalar(by, self.device()).unwrap()).unwrap()
-    }
 }
 
 /// Normal numbers moved away from 0, so that products of two halves are no subnormal half.

@@ -19,18 +19,31 @@ fn loops(shape: &[usize], layout: &Layout, still: Option<usize>) -> Vec<Loop<1>>
     shape.iter().enumerate().map(|(a, &len)| Loop { len, strides: [stride(a)] }).collect()
 }
 
-/// The function `pick(i) -> u32`: position i of the index, or the axis' length where it is outside.
-fn pick(words: &mut Words, len: usize, call: u32) -> String {
+/// The function `pick(i) -> u32`: position i of the index, or the axis' length where it is outside. Positions of every width are
+/// read as the two words of an int64.
+fn pick(words: &mut Words, dtype: DType, len: usize, call: u32) -> String {
     let (len, call) = (words.add(len as u32), words.add(call));
+    let position = match dtype {
+        DType::I64 => "fn position(i: u32) -> vec2<u32> { return index[i]; }\n".to_owned(),
+        _ => {
+            let widen = "fn position(i: u32) -> vec2<u32> {\n    let v = narrow(i);\n    return vec2<u32>(bitcast<u32>(v), select(0u, 0xffffffffu, v < 0i));\n}\n";
+            wgsl::load("narrow", "index", dtype, Wide::I32, false) + widen
+        }
+    };
     format!(
-        "fn pick(i: u32) -> u32 {{
-    let at = index[i];
+        "{position}fn pick(i: u32) -> u32 {{
+    let at = position(i);
     if at.y == 0u && at.x < {len} {{ return at.x; }}
     if atomicCompareExchangeWeak(&fault[0], 0u, {call}).exchanged {{ atomicStore(&fault[1], at.x); atomicStore(&fault[2], at.y); }}
     return {len};
 }}
 "
     )
+}
+
+/// Type of the elements of the array of positions.
+fn position_element(dtype: DType) -> &'static str {
+    if dtype == DType::I64 { "vec2<u32>" } else { wgsl::element(dtype) }
 }
 
 const HEAD: &str =
@@ -44,10 +57,8 @@ pub(super) fn gather(queue: &Queue, call: GatherCall<'_>) -> Result<()> {
         return Ok(());
     }
     let index = WgpuStorage::of(op, call.index.0.buffer)?;
-    if call.index.0.dtype != DType::I64 {
-        return Err(unsupported(op, call.index.0.dtype));
-    }
     let (shape, len) = (call.index.1.shape(), call.src.1.shape()[call.axis]);
+    let positions = call.index.0.dtype;
     let (fault, number) = queue.watch_positions(op, len)?;
     let mut words = Words::default();
     let (total_at, len_at, along) = (words.add(total as u32), words.add(len as u32), words.add(call.src.1.strides()[call.axis] as u32));
@@ -56,12 +67,12 @@ pub(super) fn gather(queue: &Queue, call: GatherCall<'_>) -> Result<()> {
     let mut text = String::from(Words::DECLARED);
     let element = if size == 8 { "vec2<u32>" } else { "u32" };
     let _ = writeln!(text, "@group(0) @binding(0) var<storage, read> src: array<{element}>;");
-    text.push_str("@group(0) @binding(1) var<storage, read> index: array<vec2<u32>>;\n");
+    let _ = writeln!(text, "@group(0) @binding(1) var<storage, read> index: array<{}>;", position_element(positions));
     let _ = writeln!(text, "@group(0) @binding(2) var<storage, read_write> out: array<{element}>;");
     text.push_str("@group(0) @binding(3) var<storage, read_write> fault: array<atomic<u32>>;\n");
     text.push_str(&words.positions("src_at", &loops(shape, call.src.1, Some(call.axis)), &[0]));
     text.push_str(&words.positions("index_at", &loops(shape, call.index.1, None), &[0]));
-    text.push_str(&pick(&mut words, len, number));
+    text.push_str(&pick(&mut words, positions, len, number));
     words.check(op)?;
     let bits = 32 / per_word;
     let read = match per_word {
@@ -90,7 +101,7 @@ fn gather{HEAD} {{
         ),
     };
     text.push_str("    }\n}\n");
-    let name = format!("gather-{size}-{}", shape.len());
+    let name = format!("gather-{size}-{positions}-{}", shape.len());
     let work = (total.div_ceil(per_word) as u64).div_ceil(LANES);
     queue.record(
         op,
@@ -118,14 +129,12 @@ pub(super) fn scatter_add(queue: &Queue, call: ScatterCall<'_>) -> Result<()> {
         (DType::Bool | DType::U8 | DType::I8 | DType::I16 | DType::I32, _) => Wide::I32,
         (other, _) => return Err(unsupported(op, other)),
     };
-    if call.index.0.dtype != DType::I64 {
-        return Err(unsupported(op, call.index.0.dtype));
-    }
     if out_layout.numel() == 0 {
         return Err(Error::invalid(op.clone(), "index", format!("{total} positions"), "want none for an axis of length 0"));
     }
     let (axis, shape) = (call.axis, call.src.1.shape());
     let len = out_layout.shape()[axis];
+    let positions = call.index.0.dtype;
     let (fault, number) = queue.watch_positions(op, len)?;
     let mut lines: Vec<usize> = shape.to_vec();
     lines[axis] = 1;
@@ -136,7 +145,7 @@ pub(super) fn scatter_add(queue: &Queue, call: ScatterCall<'_>) -> Result<()> {
     let (src_s, index_s, out_s) = (stride(call.src.1), stride(call.index.1), stride(out_layout));
     let mut text = String::from(Words::DECLARED);
     let _ = writeln!(text, "@group(0) @binding(0) var<storage, read> src: array<{}>;", wgsl::element(src.1));
-    text.push_str("@group(0) @binding(1) var<storage, read> index: array<vec2<u32>>;\n");
+    let _ = writeln!(text, "@group(0) @binding(1) var<storage, read> index: array<{}>;", position_element(positions));
     // Elements narrower than a word share it with those of other lines.
     let (per_word, element) = (wgsl::per_word(target.dtype), wgsl::element(target.dtype));
     let array = if per_word > 1 { "atomic<u32>" } else { element };
@@ -149,7 +158,7 @@ pub(super) fn scatter_add(queue: &Queue, call: ScatterCall<'_>) -> Result<()> {
     for (name, layout) in [("src_at", call.src.1), ("index_at", call.index.1), ("out_at", out_layout)] {
         text.push_str(&words.positions(name, &loops(&lines, layout, Some(axis)), &[0]));
     }
-    text.push_str(&pick(&mut words, len, number));
+    text.push_str(&pick(&mut words, positions, len, number));
     words.check(op)?;
     let _ = writeln!(
         text,
@@ -170,7 +179,7 @@ fn scatter{HEAD} {{
 }}",
         src_s.0, index_s.0, out_s.0, index_s.1, out_s.1, src_s.1
     );
-    let name = format!("scatter-{}-{}-{}", target.dtype, src.1, shape.len());
+    let name = format!("scatter-{}-{}-{positions}-{}", target.dtype, src.1, shape.len());
     let work = (count as u64).div_ceil(LANES);
     queue.record(
         op,
