@@ -177,7 +177,9 @@ impl Pass<'_> {
                 NodeInput::Constant => return None,
             };
             let mut arrivals = SmallVec::new();
-            arrivals.resize_with(count, Arrival::default);
+            for _ in 0..count {
+                arrivals.push(Arrival::default());
+            }
             self.lists.stops.push(Stop { sequence, what, arrivals, targets: 0..0, is_as_written: false, is_due: false, is_useful: false });
         }
         let to = To { stop, result: result as u32 };

@@ -132,11 +132,12 @@ impl Spec {
     fn turned(&self, from: [usize; 3]) -> List<Places, 6> {
         let mut loops = self.loops.clone();
         let all = &mut loops[..];
+        let key = |places: &Places| u32::from(places.at[2]) << 16 | u32::from(places.at[0]);
         // They are few. What is absent from the result comes last.
         for i in 0..all.len() {
             let next = Places::new(from.map(|place| all[i].at[place]));
             let mut at = i;
-            while at > 0 && [next.at[2], next.at[0]] < [all[at - 1].at[2], all[at - 1].at[0]] {
+            while at > 0 && key(&next) < key(&all[at - 1]) {
                 all[at] = all[at - 1];
                 at -= 1;
             }

@@ -10,6 +10,8 @@ use crate::arch::Work;
 
 /// Multiply-adds up to which this pays.
 const MOST: usize = 64;
+/// And of two matrices of which tiles would want one packed.
+const MOST_PACKED: usize = 7 * 7 * 7;
 
 /// Strides of m, n and k; zero where there is no loop.
 pub(crate) type Strides = [[isize; 3]; 3];
@@ -17,7 +19,7 @@ pub(crate) type Strides = [[isize; 3]; 3];
 /// Whether, and how, a job is so small and its operands stand in memory as accumulators.
 pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Strides> {
     let [batch, m, n, k] = job.sizes;
-    if A::PARTS != 1 || batch != 1 || m.saturating_mul(n).saturating_mul(k) > MOST {
+    if A::PARTS != 1 || batch != 1 || m.saturating_mul(n).saturating_mul(k) > MOST_PACKED {
         return None;
     }
     job.lhs.plain()?;
@@ -28,7 +30,9 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Strides> {
         [one] => Some(one.strides),
         _ => None,
     };
-    Some([only(job.plan.m())?, only(job.plan.n())?, only(job.plan.k())?])
+    let strides @ [by_m, by_n, _] = [only(job.plan.m())?, only(job.plan.n())?, only(job.plan.k())?];
+    let is_packed = [by_n[1], by_n[2]] != [1, 1] && [by_m[0], by_m[2]] != [1, 1];
+    (m * n * k <= MOST || (is_packed && m.min(n) > 1)).then_some(strides)
 }
 
 struct Sums<'a, 'b, A: Acc> {

@@ -10,10 +10,10 @@ use crate::arch::{Isa, words};
 pub(crate) enum Variant {
     /// Elementwise product.
     Product,
-    /// Chains across blocks and batch.
-    Dot,
     /// Chain after chain, on operands where they stand.
     Few,
+    /// Chains across blocks and batch.
+    Dot,
     /// Vector times matrix.
     Line,
     /// Vector times matrix, both of one half, widened.
