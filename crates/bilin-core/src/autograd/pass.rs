@@ -273,7 +273,8 @@ impl Pass<'_> {
             return if is_free(sum) { add(sum) } else { Ok(false) };
         }
         let NodeInput::Leaf(slot) = input else { return Ok(false) };
-        if arrival.consumers != 1 || !matches!(self.goal, Goal::Leaves) || !slot.is_wanted() || slot.has_hooks() {
+        let is_whole = arrival.consumers == 1 && matches!(self.goal, Goal::Leaves);
+        if !is_whole || !slot.is_wanted() || !slot.has_grad() || slot.has_hooks() {
             return Ok(false);
         }
         let _alone = slot.accumulating();

@@ -80,6 +80,8 @@ pub struct GradSlot {
 #[derive(Default)]
 struct Kept {
     grad: Mutex<Option<Tensor>>,
+    /// Whether there is one: most passes find none, which is seen without the lock.
+    has_grad: AtomicBool,
     hooks: Hooks<Hook>,
     after: Hooks<AfterHook>,
     /// Held from reading the gradient to putting the sum back.
@@ -148,11 +150,20 @@ impl GradSlot {
     pub(crate) fn set_grad_dtype(&self, dtype: DType) {
         self.grad_dtype.store(dtype as u8, Relaxed);
     }
+    pub(crate) fn has_grad(&self) -> bool {
+        self.kept.get().is_some_and(|k| k.has_grad.load(Relaxed))
+    }
     pub(crate) fn grad(&self) -> Option<Tensor> {
-        self.kept.get().and_then(|k| lock(&k.grad).clone())
+        self.kept.get().filter(|_| self.has_grad()).and_then(|k| lock(&k.grad).clone())
     }
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) -> Option<Tensor> {
-        std::mem::replace(&mut lock(&self.kept.get_or_init(Box::default).grad), grad)
+        if grad.is_none() && !self.has_grad() {
+            return None;
+        }
+        let kept = self.kept.get_or_init(Box::default);
+        let mut now = lock(&kept.grad);
+        kept.has_grad.store(grad.is_some(), Relaxed);
+        std::mem::replace(&mut now, grad)
     }
     /// Keeps other threads from adding to the gradient until the guard is dropped.
     pub(crate) fn accumulating(&self) -> MutexGuard<'_, ()> {
