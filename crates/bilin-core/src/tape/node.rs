@@ -80,10 +80,39 @@ pub struct GradSlot {
 #[derive(Default)]
 struct Kept {
     grad: Mutex<Option<Tensor>>,
-    hooks: Mutex<Vec<(u64, Hook)>>,
-    after: Mutex<Vec<(u64, AfterHook)>>,
+    /// Whether there is one: most passes find none, which is seen without the lock.
+    has_grad: AtomicBool,
+    hooks: Hooks<Hook>,
+    after: Hooks<AfterHook>,
     /// Held from reading the gradient to putting the sum back.
     accumulating: Mutex<()>,
+}
+
+/// Hooks by the numbers that take them off again, in the order they were registered.
+struct Hooks<T> {
+    list: Mutex<Vec<(u64, T)>>,
+    /// How many there are: most lists are empty, which is seen without a lock.
+    count: AtomicUsize,
+}
+
+impl<T> Default for Hooks<T> {
+    fn default() -> Self {
+        Hooks { list: Mutex::default(), count: AtomicUsize::new(0) }
+    }
+}
+
+impl<T: Clone> Hooks<T> {
+    fn is_empty(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+    fn change(&self, change: impl FnOnce(&mut Vec<(u64, T)>)) {
+        let mut list = lock(&self.list);
+        change(&mut list);
+        self.count.store(list.len(), Relaxed);
+    }
+    fn all(&self) -> Vec<(u64, T)> {
+        if self.is_empty() { Vec::new() } else { lock(&self.list).clone() }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -121,11 +150,20 @@ impl GradSlot {
     pub(crate) fn set_grad_dtype(&self, dtype: DType) {
         self.grad_dtype.store(dtype as u8, Relaxed);
     }
+    pub(crate) fn has_grad(&self) -> bool {
+        self.kept.get().is_some_and(|k| k.has_grad.load(Relaxed))
+    }
     pub(crate) fn grad(&self) -> Option<Tensor> {
-        self.kept.get().and_then(|k| lock(&k.grad).clone())
+        self.kept.get().filter(|_| self.has_grad()).and_then(|k| lock(&k.grad).clone())
     }
     pub(crate) fn set_grad(&self, grad: Option<Tensor>) -> Option<Tensor> {
-        std::mem::replace(&mut lock(&self.kept.get_or_init(Box::default).grad), grad)
+        if grad.is_none() && !self.has_grad() {
+            return None;
+        }
+        let kept = self.kept.get_or_init(Box::default);
+        let mut now = lock(&kept.grad);
+        kept.has_grad.store(grad.is_some(), Relaxed);
+        std::mem::replace(&mut now, grad)
     }
     /// Keeps other threads from adding to the gradient until the guard is dropped.
     pub(crate) fn accumulating(&self) -> MutexGuard<'_, ()> {
@@ -133,18 +171,18 @@ impl GradSlot {
     }
     pub(crate) fn add_hook(&self, hook: Hook) -> u64 {
         let id = SEQUENCE.fetch_add(1, Relaxed);
-        lock(&self.kept.get_or_init(Box::default).hooks).push((id, hook));
+        self.kept.get_or_init(Box::default).hooks.change(|list| list.push((id, hook)));
         id
     }
     pub(crate) fn remove_hook(&self, id: u64) {
         if let Some(kept) = self.kept.get() {
-            lock(&kept.hooks).retain(|(i, _)| *i != id);
-            lock(&kept.after).retain(|(i, _)| *i != id);
+            kept.hooks.change(|list| list.retain(|(i, _)| *i != id));
+            kept.after.change(|list| list.retain(|(i, _)| *i != id));
         }
     }
     /// Whether a hook sees the gradient.
     pub(crate) fn has_hooks(&self) -> bool {
-        self.kept.get().is_some_and(|k| !lock(&k.hooks).is_empty())
+        self.kept.get().is_some_and(|k| !k.hooks.is_empty())
     }
     /// Whether somebody looks at the gradient here: a hook, or for interior tensors `retain_grad`.
     pub(crate) fn is_watched(&self) -> bool {
@@ -152,16 +190,16 @@ impl GradSlot {
     }
     pub(crate) fn add_after_hook(&self, hook: AfterHook) -> u64 {
         let id = SEQUENCE.fetch_add(1, Relaxed);
-        lock(&self.kept.get_or_init(Box::default).after).push((id, hook));
+        self.kept.get_or_init(Box::default).after.change(|list| list.push((id, hook)));
         id
     }
     pub(crate) fn run_after_hooks(&self) -> Result<()> {
-        let hooks = self.kept.get().map_or_else(Vec::new, |k| lock(&k.after).clone());
+        let hooks = self.kept.get().map_or_else(Vec::new, |k| k.after.all());
         hooks.iter().try_for_each(|(_, hook)| hook())
     }
     /// The gradient after the hooks, in the order they were registered. No lock is held while they run.
     pub(crate) fn run_hooks(&self, mut grad: Tensor) -> Result<Tensor> {
-        let hooks = self.kept.get().map_or_else(Vec::new, |k| lock(&k.hooks).clone());
+        let hooks = self.kept.get().map_or_else(Vec::new, |k| k.hooks.all());
         for (_, hook) in hooks {
             if let Some(other) = hook(&grad)? {
                 if other.shape() != grad.shape() || other.dtype() != grad.dtype() {
