@@ -165,3 +165,45 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
         isa.with(Stored { out: self, base, rows, columns, width, src });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::super::element::Plain;
+    use super::*;
+
+    /// One block and two side by side, whole and cut off, in rows with and without gaps, converted, kept and added.
+    #[test]
+    fn blocks_land_at_their_rows_and_columns_and_nowhere_else() {
+        // Whole numbers below 2⁸ are exact in bf16.
+        let all: Vec<f32> = (0..PAIR).map(|i| (i % 256) as f32).collect();
+        for (height, width) in [(TILE, TILE), (TILE, 2 * TILE), (3, 20), (1, 17), (TILE, 5), (TILE, 31)] {
+            for step in [1, 2] {
+                let pitch = width * step + 3;
+                let rows: Vec<isize> = (0..height).map(|i| (i * pitch) as isize).collect();
+                let columns: Vec<isize> = (0..width).map(|j| (j * step) as isize).collect();
+                let src = &all[..width.div_ceil(TILE) * TILE * TILE];
+                let len = 7 + height * pitch;
+                let check = |got: &dyn Fn(usize) -> f32, adds: bool, what: &str| {
+                    let mut want = vec![0.5f32; len];
+                    for (i, j) in (0..height).flat_map(|i| (0..width).map(move |j| (i, j))) {
+                        let term = src[(j / TILE * TILE + i) * TILE + j % TILE];
+                        want[7 + i * pitch + j * step] = if adds { 0.5 + term } else { term };
+                    }
+                    for (at, want) in want.iter().enumerate() {
+                        assert_eq!(got(at), *want, "{what}, {height} × {width}, {step} apart, at {at}");
+                    }
+                };
+                let mut halves = vec![bf16::from_f32(0.5); len];
+                Out::<bf16, f32, Plain>::new(&mut halves, false).store_block(Isa::best(), 7, &rows, Steps::new(&columns), TILE, src);
+                check(&|at| halves[at].to_f32(), false, "bf16");
+                for adds in [false, true] {
+                    let mut sums = vec![0.5f32; len];
+                    Out::<f32, f32, Plain>::new(&mut sums, adds).store_block(Isa::best(), 7, &rows, Steps::new(&columns), TILE, src);
+                    check(&|at| sums[at], adds, if adds { "added" } else { "f32" });
+                }
+            }
+        }
+    }
+}
