@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::node::{Edge, GradSlot, NodeInput};
+use super::node::{Edge, NodeInput};
 use super::op::Meta;
+use super::slot::GradSlot;
 use crate::exec::device::Device;
 use crate::exec::launch::View;
 use crate::shape::dtype::DType;
