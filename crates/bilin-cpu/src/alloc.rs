@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once};
 
 use bilin_core::exec::buffer::Buffer;
@@ -26,7 +26,8 @@ const SMALL_CLASSES: usize = 7;
 /// Four classes for each doubling from 4 KiB to 128 MiB.
 const CLASSES: usize = 4 * 15 + 1;
 
-static IN_USE: AtomicU64 = AtomicU64::new(0);
+/// Bytes of blocks that the system gave.
+static HELD: AtomicUsize = AtomicUsize::new(0);
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 static POISON: AtomicBool = AtomicBool::new(false);
 static LISTS: [Mutex<Vec<Block>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
@@ -52,9 +53,9 @@ fn read_poison() -> bool {
     POISON.load(Ordering::Relaxed)
 }
 
-/// Bytes of live buffers.
-pub fn in_use_bytes() -> u64 {
-    IN_USE.load(Ordering::Relaxed)
+/// Bytes of host memory that buffers stand in, the blocks included that threads and [`kept_bytes`] keep for the next ones.
+pub fn held_bytes() -> usize {
+    HELD.load(Ordering::Relaxed)
 }
 
 /// Bytes that the free lists shared by all threads hold.
@@ -125,6 +126,7 @@ impl Block {
         if len >= HUGE_FROM {
             ask_for_huge_pages(first, len);
         }
+        HELD.fetch_add(len, Ordering::Relaxed);
         Some(Block { first, len, skip })
     }
     fn bytes(&self) -> &[u8] {
@@ -139,6 +141,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        HELD.fetch_sub(self.len, Ordering::Relaxed);
         if let Some(layout) = layout(self.len) {
             // SAFETY: from `alloc_zeroed` with this layout, `skip` bytes before the first.
             unsafe { dealloc(self.first.as_ptr().sub(self.skip), layout) }
@@ -181,14 +184,12 @@ impl CpuBuffer {
         if read_poison() {
             block.bytes_mut().fill(0xFF);
         }
-        IN_USE.fetch_add(byte_len as u64, Ordering::Relaxed);
         Some(CpuBuffer { block: Some(block), byte_len, class })
     }
 }
 
 impl Drop for CpuBuffer {
     fn drop(&mut self) {
-        IN_USE.fetch_sub(self.byte_len as u64, Ordering::Relaxed);
         let Some(block) = self.block.take() else { return };
         match self.class {
             usize::MAX => {}

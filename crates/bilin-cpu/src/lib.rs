@@ -8,7 +8,7 @@ mod arch;
 mod contract;
 mod threads;
 
-pub use alloc::{CpuBuffer, in_use_bytes, kept_bytes, release_kept, set_poison};
+pub use alloc::{CpuBuffer, held_bytes, kept_bytes, release_kept, set_poison};
 pub use arch::Isa;
 pub use contract::{contract_with, kernel_names};
 pub use threads::{num_threads, set_num_threads};

@@ -1,5 +1,6 @@
 //! One pass through a graph: nodes in descending order of their making, so each is reached after all that read its results.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
@@ -116,18 +117,47 @@ enum Goal<'a> {
     Inputs(&'a Set<Place>),
 }
 
-struct Pass<'a> {
-    goal: Goal<'a>,
-    release: bool,
+/// What a pass finds of a graph.
+#[derive(Default)]
+struct Lists {
     stops: Vec<Stop>,
     /// Stops by address, but for nodes that have one consumer and no other holder: these can't be met twice.
     index: Map<usize, u32>,
     /// Where the gradients of each node's operands go.
     targets: Vec<Option<To>>,
+    /// Stops in the order of turns.
+    order: Vec<u32>,
+}
+
+thread_local! {
+    /// The memory of a pass that is done, for the next.
+    static SPARE: Cell<Option<Lists>> = const { Cell::new(None) };
+}
+
+/// Items up to which the memory of lists is kept.
+const MOST_KEPT: usize = 4096;
+
+struct Pass<'a> {
+    goal: Goal<'a>,
+    release: bool,
+    lists: Lists,
     /// Nodes older than this can't lead to the goal.
     oldest: u64,
     /// A pass within a gradient: the goal's own hooks are left to the pass outside.
     is_inner: bool,
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        let Lists { mut stops, mut index, mut targets, mut order } = std::mem::take(&mut self.lists);
+        if stops.capacity().max(index.capacity()).max(targets.capacity()).max(order.capacity()) <= MOST_KEPT {
+            stops.clear();
+            index.clear();
+            targets.clear();
+            order.clear();
+            let _ = SPARE.try_with(|spare| spare.set(Some(Lists { stops, index, targets, order })));
+        }
+    }
 }
 
 impl Pass<'_> {
@@ -138,8 +168,8 @@ impl Pass<'_> {
             NodeInput::Leaf(slot) => (Arc::as_ptr(slot).addr(), false, 0),
             NodeInput::Interior(edge) => (Arc::as_ptr(&edge.node.0).addr(), Arc::strong_count(&edge.node.0) == 1, edge.index),
         };
-        let next = self.stops.len() as u32;
-        let stop = if is_lone { next } else { *self.index.entry(address).or_insert(next) };
+        let next = self.lists.stops.len() as u32;
+        let stop = if is_lone { next } else { *self.lists.index.entry(address).or_insert(next) };
         if stop == next {
             let (sequence, what, count) = match input {
                 NodeInput::Interior(edge) => (edge.node.0.sequence, Target::Node(edge.node.clone()), edge.node.0.outputs.len()),
@@ -147,8 +177,10 @@ impl Pass<'_> {
                 NodeInput::Constant => return None,
             };
             let mut arrivals = SmallVec::new();
-            arrivals.resize_with(count, Arrival::default);
-            self.stops.push(Stop { sequence, what, arrivals, targets: 0..0, is_as_written: false, is_due: false, is_useful: false });
+            for _ in 0..count {
+                arrivals.push(Arrival::default());
+            }
+            self.lists.stops.push(Stop { sequence, what, arrivals, targets: 0..0, is_as_written: false, is_due: false, is_useful: false });
         }
         let to = To { stop, result: result as u32 };
         self.arrival(to).consumers += 1;
@@ -156,12 +188,12 @@ impl Pass<'_> {
     }
 
     fn arrival(&mut self, to: To) -> &mut Arrival {
-        &mut self.stops[to.stop as usize].arrivals[to.result as usize]
+        &mut self.lists.stops[to.stop as usize].arrivals[to.result as usize]
     }
 
     /// The node of a stop that may lead to the goal, out of its place.
     fn take_node(&mut self, at: usize) -> Option<Node> {
-        let stop = &mut self.stops[at];
+        let stop = &mut self.lists.stops[at];
         if !matches!(stop.what, Target::Node(_)) || stop.sequence < self.oldest {
             return None;
         }
@@ -171,40 +203,42 @@ impl Pass<'_> {
         }
     }
 
-    /// Finds every stop, and for `grad` the nodes worth visiting; gives the arrivals of `roots` and the order of turns: later made
-    /// comes first.
-    fn survey(&mut self, roots: &[(NodeInput, Tensor)]) -> (Vec<Option<To>>, Vec<u32>) {
+    /// Finds every stop, and for `grad` the nodes worth visiting; gives the arrivals of `roots`. Of turns, those of what was made
+    /// later come first.
+    fn survey(&mut self, roots: &[(NodeInput, Tensor)]) -> SmallVec<[Option<To>; 1]> {
         let starts = roots.iter().map(|(input, _)| self.target(input)).collect();
         let mut at = 0;
-        while at < self.stops.len() {
+        while at < self.lists.stops.len() {
             if let Some(node) = self.take_node(at) {
-                let (first, written) = (self.targets.len(), self.as_written(&node));
+                let (first, written) = (self.lists.targets.len(), self.as_written(&node));
                 for input in written.map_or_else(|| node.inputs(), |w| &w.inputs) {
                     let to = self.target(input);
-                    self.targets.push(to);
+                    self.lists.targets.push(to);
                 }
-                let (is_as_written, stop) = (written.is_some(), &mut self.stops[at]);
-                (stop.targets, stop.is_as_written) = (first..self.targets.len(), is_as_written);
+                let (is_as_written, stop) = (written.is_some(), &mut self.lists.stops[at]);
+                (stop.targets, stop.is_as_written) = (first..self.lists.targets.len(), is_as_written);
                 stop.what = Target::Node(node);
             }
             at += 1;
         }
-        let mut order: Vec<u32> = (0..self.stops.len() as u32).collect();
-        order.sort_unstable_by_key(|&i| std::cmp::Reverse(self.stops[i as usize].sequence));
+        let Lists { stops, order, .. } = &mut self.lists;
+        order.extend(0..stops.len() as u32);
+        order.sort_unstable_by_key(|&i| std::cmp::Reverse(stops[i as usize].sequence));
         if let Goal::Inputs(wanted) = self.goal {
             for place in wanted {
                 let (Place::Leaf(address) | Place::Result(address, _)) = place;
-                if let Some(&stop) = self.index.get(address) {
+                if let Some(&stop) = self.lists.index.get(address) {
                     let result = if let Place::Result(_, result) = place { *result as u32 } else { 0 };
                     self.arrival(To { stop, result }).is_goal = true;
                 }
             }
-            for &i in order.iter().rev() {
-                let targets = self.stops[i as usize].targets.clone();
-                self.stops[i as usize].is_useful = self.targets[targets].iter().any(|to| self.is_needed(*to));
+            for at in (0..self.lists.order.len()).rev() {
+                let i = self.lists.order[at] as usize;
+                let targets = self.lists.stops[i].targets.clone();
+                self.lists.stops[i].is_useful = self.lists.targets[targets].iter().any(|to| self.is_needed(*to));
             }
         }
-        (starts, order)
+        starts
     }
 
     /// The op as it was written, where somebody looks at the gradient of an operand that the recorded op looks through.
@@ -219,13 +253,13 @@ impl Pass<'_> {
 
     fn is_needed(&self, to: Option<To>) -> bool {
         let Some(to) = to else { return false };
-        let stop = &self.stops[to.stop as usize];
+        let stop = &self.lists.stops[to.stop as usize];
         matches!(self.goal, Goal::Leaves) || stop.is_useful || stop.arrivals[to.result as usize].is_goal
     }
 
     fn send(&mut self, to: Option<To>, grad: Tensor) -> Result<()> {
         let Some(to) = to else { return Ok(()) };
-        self.stops[to.stop as usize].is_due = true;
+        self.lists.stops[to.stop as usize].is_due = true;
         self.arrival(to).add(grad)
     }
 
@@ -239,7 +273,8 @@ impl Pass<'_> {
             return if is_free(sum) { add(sum) } else { Ok(false) };
         }
         let NodeInput::Leaf(slot) = input else { return Ok(false) };
-        if arrival.consumers != 1 || !matches!(self.goal, Goal::Leaves) || !slot.is_wanted() || slot.has_hooks() {
+        let is_whole = arrival.consumers == 1 && matches!(self.goal, Goal::Leaves);
+        if !is_whole || !slot.is_wanted() || !slot.has_grad() || slot.has_hooks() {
             return Ok(false);
         }
         let _alone = slot.accumulating();
@@ -247,7 +282,7 @@ impl Pass<'_> {
         // What a failed product has left behind is no gradient.
         let added = is_free(&old) && add(&old)?;
         slot.set_grad(Some(old));
-        self.stops[to.stop as usize].is_due |= added;
+        self.lists.stops[to.stop as usize].is_due |= added;
         Ok(added)
     }
 
@@ -279,15 +314,16 @@ impl Pass<'_> {
     }
 
     fn run(&mut self, roots: Vec<(NodeInput, Tensor)>) -> Result<()> {
-        let (starts, order) = self.survey(&roots);
+        let starts = self.survey(&roots);
         {
             let _node = modes::is_profiling().then(|| profiler::InNode::enter("accumulate_grad", 0));
             for (to, (_, grad)) in starts.into_iter().zip(roots) {
                 self.send(to, grad)?;
             }
         }
-        for stop in order {
-            let here = &mut self.stops[stop as usize];
+        for turn in 0..self.lists.order.len() {
+            let stop = self.lists.order[turn];
+            let here = &mut self.lists.stops[stop as usize];
             let what = std::mem::replace(&mut here.what, Target::Done);
             match what {
                 _ if !here.is_due => {}
@@ -322,7 +358,7 @@ impl Pass<'_> {
             }
             g.push(grad);
         }
-        let here = &self.stops[stop as usize];
+        let here = &self.lists.stops[stop as usize];
         if matches!(self.goal, Goal::Inputs(_)) && !here.is_useful {
             return Ok(());
         }
@@ -331,18 +367,18 @@ impl Pass<'_> {
         let inputs = written.map_or_else(|| node.inputs(), |w| &w.inputs);
         let mut need: SmallVec<[Option<DType>; 2]> = SmallVec::new();
         for (i, input) in inputs.iter().enumerate() {
-            let to = self.targets[first + i];
+            let to = self.lists.targets[first + i];
             need.push(if self.is_needed(to) { self.part_dtype(to, input) } else { None });
         }
         let grads = run_vjp_onto(node, written, &g, &need, &mut |i, dtype, add| {
-            self.add_in_place(self.targets[first + i], &inputs[i], dtype, add)
+            self.add_in_place(self.lists.targets[first + i], &inputs[i], dtype, add)
         })?;
         if self.release {
             node.release();
         }
         for (i, grad) in grads.into_iter().enumerate() {
             if let Some(grad) = grad {
-                self.send(self.targets[first + i], grad)?;
+                self.send(self.lists.targets[first + i], grad)?;
             }
         }
         Ok(())
@@ -383,7 +419,8 @@ pub(super) fn accumulate_into_leaves(roots: Vec<(NodeInput, Tensor)>, release: b
 }
 
 fn pass(goal: Goal<'_>, release: bool) -> Pass<'_> {
-    Pass { goal, release, stops: Vec::new(), index: Map::default(), targets: Vec::new(), oldest: 0, is_inner: false }
+    let lists = SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    Pass { goal, release, lists, oldest: 0, is_inner: false }
 }
 
 /// Gradients at `inputs`, which may repeat; under the thread's modes.
@@ -398,7 +435,7 @@ pub(super) fn collect(roots: Vec<(NodeInput, Tensor)>, inputs: &[NodeInput], rel
             Place::Leaf(address) => (address, 0),
             Place::Result(address, result) => (address, result),
         };
-        pass.stops[*pass.index.get(&address)? as usize].arrivals[result].captured.clone()
+        pass.lists.stops[*pass.lists.index.get(&address)? as usize].arrivals[result].captured.clone()
     };
     Ok(inputs.iter().map(captured).collect())
 }

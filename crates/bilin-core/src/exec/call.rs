@@ -48,13 +48,6 @@ pub struct Source<'a> {
     pub dtype: DType,
 }
 
-impl Source<'_> {
-    #[inline]
-    fn len(&self) -> usize {
-        self.buffer.byte_len() / self.dtype.size_bytes()
-    }
-}
-
 /// Where a result goes. Its old contents are never read unless the call says so.
 #[derive(Debug)]
 pub struct Target<'a> {
@@ -64,19 +57,16 @@ pub struct Target<'a> {
     pub dtype: DType,
 }
 
-impl Target<'_> {
-    #[inline]
-    fn len(&self) -> usize {
-        self.buffer.byte_len() / self.dtype.size_bytes()
-    }
+/// Whether a buffer holds `need` elements.
+#[inline]
+fn check(op: &OpName, what: &'static str, need: usize, buffer: &dyn Buffer, dtype: DType) -> Result<()> {
+    let bytes = buffer.byte_len();
+    if need.saturating_mul(dtype.size_bytes()) <= bytes { Ok(()) } else { Err(too_small(op, what, need, bytes / dtype.size_bytes())) }
 }
 
-#[inline]
-fn check(op: &OpName, what: &'static str, need: usize, have: usize) -> Result<()> {
-    if need > have {
-        return Err(Error::invalid(op.clone(), what, format!("a buffer of {have} elements"), format!("the layout needs {need}")));
-    }
-    Ok(())
+#[cold]
+fn too_small(op: &OpName, what: &'static str, need: usize, have: usize) -> Error {
+    Error::invalid(op.clone(), what, format!("a buffer of {have} elements"), format!("the layout needs {need}"))
 }
 
 /// What becomes of the result's old contents.
@@ -128,9 +118,9 @@ impl<'a> ContractCall<'a> {
         precision: Precision,
     ) -> Result<Self> {
         let need = plan.need();
-        check(op, "lhs", need[0], lhs.len())?;
-        check(op, "rhs", need[1], rhs.len())?;
-        check(op, "out", need[2], out.len())?;
+        check(op, "lhs", need[0], lhs.buffer, lhs.dtype)?;
+        check(op, "rhs", need[1], rhs.buffer, rhs.dtype)?;
+        check(op, "out", need[2], out.buffer, out.dtype)?;
         Ok(ContractCall { op, plan, lhs, rhs, out, conj, accumulator, precision, accum: Accum::Replace })
     }
 
@@ -250,9 +240,9 @@ pub struct MapCall<'a> {
 impl<'a> MapCall<'a> {
     /// A call whose buffers have been checked against the plan.
     pub fn new(op: &'a OpName, plan: &'a MapPlan, expr: &'a MapExpr, inputs: &'a [Source<'a>], out: Target<'a>) -> Result<Self> {
-        check(op, "out", plan.need[0], out.len())?;
+        check(op, "out", plan.need[0], out.buffer, out.dtype)?;
         for (need, source) in plan.need[1..].iter().zip(inputs) {
-            check(op, "input", *need, source.len())?;
+            check(op, "input", *need, source.buffer, source.dtype)?;
         }
         if plan.inputs != inputs.len() || expr.inputs() > inputs.len() {
             return Err(Error::invalid(
@@ -314,7 +304,7 @@ impl<'a> ReduceCall<'a> {
         accumulator: DType,
         out: Target<'a>,
     ) -> Result<Self> {
-        check(op, "input", layout.need(op)?, input.len())?;
+        check(op, "input", layout.need(op)?, input.buffer, input.dtype)?;
         let pick = |is_reduced: bool| -> Loops<1> {
             let mut loops: Loops<1> = (0..layout.rank())
                 .filter(|a| axes.contains(a) == is_reduced)
@@ -324,7 +314,7 @@ impl<'a> ReduceCall<'a> {
             loops
         };
         let (kept, reduced) = (pick(false), pick(true));
-        check(op, "out", kept.iter().map(|l| l.len).product(), out.len())?;
+        check(op, "out", kept.iter().map(|l| l.len).product(), out.buffer, out.dtype)?;
         Ok(ReduceCall { op, reduction, input, offset: layout.offset(), kept, reduced, accumulator, out })
     }
 }
@@ -378,7 +368,7 @@ fn check_index(op: &OpName, src: &Layout, index: &Layout, axis: usize) -> Result
 }
 
 fn check_layout(op: &OpName, what: &'static str, source: &Source<'_>, layout: &Layout) -> Result<()> {
-    check(op, what, layout.need(op)?, source.len())
+    check(op, what, layout.need(op)?, source.buffer, source.dtype)
 }
 
 impl<'a> GatherCall<'a> {
@@ -393,7 +383,7 @@ impl<'a> GatherCall<'a> {
         check_index(op, src.1, index.1, axis)?;
         check_layout(op, "src", &src.0, src.1)?;
         check_layout(op, "index", &index.0, index.1)?;
-        check(op, "out", index.1.numel(), out.len())?;
+        check(op, "out", index.1.numel(), out.buffer, out.dtype)?;
         Ok(GatherCall { op, src, index, axis, out })
     }
 }
@@ -410,7 +400,7 @@ impl<'a> ScatterCall<'a> {
         check_index(op, out.1, index.1, axis)?;
         check_layout(op, "src", &src.0, src.1)?;
         check_layout(op, "index", &index.0, index.1)?;
-        check(op, "out", out.1.numel(), out.0.len())?;
+        check(op, "out", out.1.numel(), out.0.buffer, out.0.dtype)?;
         if src.1.shape() != index.1.shape() {
             check_index(op, src.1, index.1, axis)?;
             return Err(Error::invalid(

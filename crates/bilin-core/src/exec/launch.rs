@@ -5,7 +5,9 @@ use std::sync::{Arc, RwLockReadGuard};
 use smallvec::SmallVec;
 
 use super::buffer::Buffer;
-use super::call::{Conj, ContractCall, GatherCall, MapCall, MapPlan, Precision, ReduceCall, Reduction, ScatterCall, Source, Target};
+use super::call::{
+    Conj, ContractCall, GatherCall, MAP_INPUTS, MapCall, MapPlan, Precision, ReduceCall, Reduction, ScatterCall, Source, Target,
+};
 use super::device::Device;
 use super::map_expr::{MapExpr, Prim};
 use super::storage::Storage;
@@ -47,28 +49,30 @@ fn fresh(op: &OpName, device: &Device, shape: &[usize], dtype: DType, run: impl 
 
 type ReadGuard<'a> = RwLockReadGuard<'a, Box<dyn Buffer>>;
 
-/// Read guards of several storages, each taken once, in address order, so that no two threads wait for each other.
+/// Read guards of the storages of at most [`MAP_INPUTS`] views, each taken once, in address order, so that no two threads wait for
+/// each other.
 struct Reads<'a> {
-    guards: SmallVec<[(&'a Storage, ReadGuard<'a>); 4]>,
+    guards: [Option<(&'a Storage, ReadGuard<'a>)>; MAP_INPUTS],
 }
 
 impl<'a> Reads<'a> {
     /// Guards of those storages whose address `is_mine`.
     #[inline]
     fn new(views: &[&'a View], is_mine: impl Fn(*const Storage) -> bool) -> Reads<'a> {
-        let mut all: SmallVec<[&'a Storage; 4]> = SmallVec::new();
-        for view in views {
-            let storage = view.storage.as_ref();
-            if is_mine(storage) && !all.iter().any(|s| std::ptr::eq(*s, storage)) {
-                all.push(storage);
+        let mut guards = [const { None }; MAP_INPUTS];
+        let mut last = std::ptr::null();
+        for guard in &mut guards {
+            let mut next: Option<&'a Storage> = None;
+            for view in views {
+                let here = view.storage.as_ref();
+                let is_next = next.is_none_or(|n| std::ptr::from_ref(here) < std::ptr::from_ref(n));
+                if std::ptr::from_ref(here) > last && is_next && is_mine(here) {
+                    next = Some(here);
+                }
             }
-        }
-        if all.len() > 1 {
-            all.sort_unstable_by_key(|s| std::ptr::from_ref(*s));
-        }
-        let mut guards = SmallVec::new();
-        for storage in all {
-            guards.push((storage, storage.read()));
+            let Some(storage) = next else { break };
+            *guard = Some((storage, storage.read()));
+            last = storage;
         }
         Reads { guards }
     }
@@ -79,7 +83,7 @@ impl<'a> Reads<'a> {
 
     #[inline]
     fn find(&self, view: &View) -> Option<Source<'_>> {
-        let (_, guard) = self.guards.iter().find(|(s, _)| std::ptr::eq(*s, view.storage.as_ref()))?;
+        let (_, guard) = self.guards.iter().flatten().find(|(s, _)| std::ptr::eq(*s, view.storage.as_ref()))?;
         Some(Source { buffer: guard.as_ref(), dtype: view.dtype })
     }
 
@@ -96,6 +100,7 @@ fn unguarded(op: &OpName) -> Error {
 
 /// A contraction into fresh memory of `shape`, the spec's result.
 #[expect(clippy::too_many_arguments, reason = "the facts of one call, handed on from the op that holds them as fields")]
+#[inline]
 pub fn contract(
     op: &OpName,
     spec: &Spec,
@@ -135,6 +140,7 @@ pub fn contract_onto(
 }
 
 /// An elementwise call into fresh memory; `inputs` broadcast to `shape`.
+#[inline]
 pub fn map(op: &OpName, device: &Device, expr: &MapExpr, inputs: &[&View], shape: &[usize], out_dtype: DType) -> Result<View> {
     fresh(op, device, shape, out_dtype, |layout, target| {
         let plan = map_plan(op, layout, inputs)?;

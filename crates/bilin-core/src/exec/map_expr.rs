@@ -155,19 +155,29 @@ pub const fn compute_dtype(dtype: DType) -> DType {
     }
 }
 
+#[cold]
+fn undefined(op: &OpName, dtype: DType) -> Error {
+    let remedy = "it isn't defined for this kind of number; convert with astype";
+    Error::DtypeMismatch { op: op.clone(), dtypes: vec![dtype], remedy }
+}
+
 impl MapExpr {
+    /// Whether every step of a program is defined for this kind of number, or which error says that one isn't.
+    #[inline]
+    pub(crate) fn check_kind(op: &OpName, prims: &[Prim], dtype: DType) -> Result<()> {
+        let kind = compute_dtype(dtype).kind();
+        if prims.iter().all(|prim| prim.is_defined_for(kind)) { Ok(()) } else { Err(undefined(op, dtype)) }
+    }
+
     /// A program for values of `dtype`'s compute dtype. Errors: a stack that under- or overflows or doesn't end with one
     /// value, or a primitive that this kind of number hasn't.
     pub fn new(op: &OpName, prims: impl Into<Cow<'static, [Prim]>>, dtype: DType) -> Result<MapExpr> {
         let (prims, compute) = (prims.into(), compute_dtype(dtype));
         let (mut depth, mut inputs, mut reads_old) = (0usize, 0, false);
+        let kind = compute.kind();
         for prim in prims.iter() {
-            if !prim.is_defined_for(compute.kind()) {
-                return Err(Error::DtypeMismatch {
-                    op: op.clone(),
-                    dtypes: vec![dtype],
-                    remedy: "it isn't defined for this kind of number; convert with astype",
-                });
+            if !prim.is_defined_for(kind) {
+                return Err(undefined(op, dtype));
             }
             if let Prim::Input(i) = prim {
                 inputs = inputs.max(usize::from(*i) + 1);

@@ -46,40 +46,44 @@ struct Call<'a> {
     keep: &'a dyn Fn() -> KeptOp,
 }
 
-/// What an op would give for these operands, or why it can't; their facts as the op sees them, and whether casts bring them there.
-fn check(op: &dyn Op, inputs: &[&Tensor], modes: Modes) -> Result<(Inference, Metas, bool)> {
+/// What an op would give for these operands, or why it can't. Into `metas` go their facts as the op sees them, and into `is_cast`
+/// whether casts bring them there.
+#[inline]
+fn check(op: &dyn Op, inputs: &[&Tensor], modes: Modes, metas: &mut Metas, is_cast: &mut bool) -> Result<Inference> {
     let schema = op.schema();
     check_arity(schema, inputs.len())?;
     check_devices(schema, inputs)?;
     if !schema.deterministic && modes.deterministic {
         return Err(Error::NonDeterministic { op: schema.name.into(), note: schema.determinism_note });
     }
-    let mut metas: Metas = SmallVec::new();
-    let mut is_cast = false;
     for t in inputs {
-        let dtype = modes.autocast.map_or(t.dtype(), |scope| effective_dtype(schema, t, scope));
-        is_cast |= dtype != t.dtype();
-        metas.push(Meta::new(t.shape(), dtype));
+        let mut meta = t.meta();
+        if let Some(scope) = modes.autocast {
+            meta.dtype = effective_dtype(schema, t, scope);
+            *is_cast |= meta.dtype != t.dtype();
+        }
+        metas.push(meta);
     }
-    Ok((op.infer(&metas)?, metas, is_cast))
+    op.infer(metas)
 }
 
 fn road(call: Call<'_>, inputs: &[&Tensor]) -> Result<Tensors> {
     let modes = modes::current();
-    let (Inference { outputs, lowered }, metas, is_cast) = check(call.op, inputs, modes)?;
+    let (mut metas, mut is_cast) = (Metas::new(), false);
+    let Inference { outputs, lowered } = &check(call.op, inputs, modes, &mut metas, &mut is_cast)?;
     if modes.notes {
         note(inputs);
     }
     let lowered = lowered.as_ref();
     let call = Call { op: lowered.map_or(call.op, |op| &**op), keep: &|| lowered.map_or_else(call.keep, KeptOp::clone) };
     if !is_cast {
-        return run(call, inputs, &metas, &outputs, modes);
+        return run(call, inputs, &metas, outputs, modes);
     }
     let mut casts: SmallVec<[Tensor; 4]> = SmallVec::new();
     for (meta, t) in metas.iter().zip(inputs) {
         casts.push(cast::astype(t, meta.dtype)?);
     }
-    run(call, &casts.iter().collect::<SmallVec<[&Tensor; 4]>>(), &metas, &outputs, modes)
+    run(call, &casts.iter().collect::<SmallVec<[&Tensor; 4]>>(), &metas, outputs, modes)
 }
 
 fn check_arity(schema: &OpSchema, count: usize) -> Result<()> {
@@ -112,6 +116,7 @@ pub(crate) fn effective_dtype(schema: &OpSchema, t: &Tensor, scope: DType) -> DT
     }
 }
 
+#[inline]
 fn run(call: Call<'_>, inputs: &[&Tensor], metas: &Metas, outputs: &[Meta], modes: Modes) -> Result<Tensors> {
     if inputs.iter().any(|t| t.lanes().is_some()) {
         return vmap::run(&(call.keep)(), inputs, outputs);
@@ -122,7 +127,7 @@ fn run(call: Call<'_>, inputs: &[&Tensor], metas: &Metas, outputs: &[Meta], mode
         Some((other, others)) => {
             let written = Written::new((call.keep)(), inputs, metas.clone());
             let others: SmallVec<[&Tensor; 2]> = others.iter().collect();
-            let metas = others.iter().map(|t| Meta::new(t.shape(), t.dtype())).collect();
+            let metas = others.iter().map(|t| t.meta()).collect();
             let call = Call { op: other.as_ref(), keep: &|| other.clone().into() };
             evaluate(call, &others, outputs, modes, Some((&metas, Some(written))))
         }
@@ -133,6 +138,7 @@ fn run(call: Call<'_>, inputs: &[&Tensor], metas: &Metas, outputs: &[Meta], mode
 /// What is recorded: the operands' facts, and the op as the user wrote it where that is another.
 type Record<'a> = Option<(&'a Metas, Option<Written>)>;
 
+#[inline]
 fn evaluate(call: Call<'_>, inputs: &[&Tensor], outputs: &[Meta], modes: Modes, record: Record<'_>) -> Result<Tensors> {
     let op = call.op;
     let mut sources: SmallVec<[&View; 4]> = SmallVec::new();
@@ -150,7 +156,8 @@ fn evaluate(call: Call<'_>, inputs: &[&Tensor], outputs: &[Meta], modes: Modes, 
 }
 
 /// The results of an evaluation with their history and tangents.
-fn finish(call: Call<'_>, inputs: &[&Tensor], views: Views, modes: Modes, record: Record<'_>) -> Result<Tensors> {
+#[inline]
+fn finish(call: Call<'_>, inputs: &[&Tensor], mut views: Views, modes: Modes, record: Record<'_>) -> Result<Tensors> {
     let (op, level) = (call.op, modes.level);
     let has_tangents = level > 0 && inputs.iter().any(|t| t.has_tangent(level));
     let node = record.map(|(metas, written)| {
@@ -161,11 +168,8 @@ fn finish(call: Call<'_>, inputs: &[&Tensor], views: Views, modes: Modes, record
         Node::record((call.keep)(), inputs, metas, &views, grad_dtype, keep, has_tangents && keep.outputs != 0, written)
     });
     let mut results = Tensors::new();
-    for (index, view) in views.into_iter().enumerate() {
-        let edge = match &node {
-            Some(node) if view.dtype.is_differentiable() => Some(Edge { node: node.clone(), index }),
-            _ => None,
-        };
+    for (index, view) in views.drain(..).enumerate() {
+        let edge = node.as_ref().filter(|_| view.dtype.is_differentiable()).map(|node| Edge { node: node.clone(), index });
         results.push(Tensor::with_history(view, edge, Tangents::new()));
     }
     if has_tangents { push_forward(&(call.keep)(), inputs, results, level) } else { Ok(results) }
@@ -177,7 +181,7 @@ fn apply_onto(op: &dyn Op, inputs: &[&Tensor], sum: &Tensor) -> Result<bool> {
     if inputs.iter().any(|t| !t.tangents().is_empty() || t.lanes().is_some()) {
         return Ok(false);
     }
-    let outputs = check(op, inputs, modes::current())?.0.outputs;
+    let outputs = check(op, inputs, modes::current(), &mut Metas::new(), &mut false)?.outputs;
     if outputs.as_slice() != [Meta::new(sum.shape(), sum.dtype())] || inputs.iter().any(|t| t.device() != sum.device()) {
         return Ok(false);
     }
@@ -307,7 +311,7 @@ pub(crate) fn run_vjp_onto(
         }
         None => &node.0.op,
     };
-    let mut need: SmallVec<[Option<DType>; 2]> = need.into();
+    let mut need: SmallVec<[Option<DType>; 2]> = SmallVec::from_slice(need);
     // Anomalies are looked for in each part.
     for (i, want) in need.iter_mut().enumerate().filter(|_| !watches) {
         let Some(dtype) = *want else { continue };

@@ -134,7 +134,8 @@ impl Op for Contract {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Inference> {
-        Ok(Inference::one(&self.spec.out_shape(&inputs[0].shape, &inputs[1].shape), self.out_dtype))
+        let shape = self.spec.out_shape(&inputs[0].shape, &inputs[1].shape);
+        Ok(Inference::of(Meta { shape, dtype: self.out_dtype }))
     }
 
     /// One more label, of the batch, of m or of n.
@@ -168,18 +169,10 @@ impl Op for Contract {
 
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
         let accumulator = accumulator(inputs[0].dtype, inputs[1].dtype, self.out_dtype);
-        let op = self.schema.name.into();
-        Ok(smallvec![launch::contract(
-            &op,
-            &self.spec,
-            inputs[0],
-            inputs[1],
-            self.conj,
-            accumulator,
-            self.precision,
-            &outputs[0].shape,
-            self.out_dtype
-        )?])
+        let (op, shape) = (self.schema.name.into(), &outputs[0].shape);
+        let (lhs, rhs) = (inputs[0], inputs[1]);
+        launch::contract(&op, &self.spec, lhs, rhs, self.conj, accumulator, self.precision, shape, self.out_dtype)
+            .map(|view| SmallVec::from_buf([view]))
     }
 
     fn eval_onto(&self, inputs: &[&View], sum: &View) -> Result<bool> {

@@ -146,6 +146,16 @@ impl Product {
         Spec::new(lhs, rhs, out).ok_or_else(|| Error::invalid(self.name(), "spec", "labels that don't pair", "this is a fault of the op"))
     }
 
+    /// Whether it is `matmul` of two matrices, whose sizes fit then.
+    #[inline]
+    fn is_of_matrices(&self, inputs: &[Meta]) -> Result<bool> {
+        let is = matches!(self.form, Form::Matmul) && inputs.iter().all(|m| m.shape.len() == 2);
+        if is {
+            self.same_len(inputs, 1, 0, LAST_TWO)?;
+        }
+        Ok(is)
+    }
+
     /// Ranks, then contracted sizes, then batch sizes.
     fn resolve(&self, inputs: &[Meta]) -> Result<(Spec, [Conj; 2])> {
         let rank = |i: usize| inputs[i].shape.len();
@@ -156,9 +166,6 @@ impl Product {
                 let at_least_2: RankRule = (|r| r >= 2, "at least 2");
                 self.ranks(inputs, [at_least_2; 2], "for vectors use dot, matvec, vecmat or outer, or unsqueeze")?;
                 self.same_len(inputs, rank(0) - 1, rank(1) - 2, LAST_TWO)?;
-                if (rank(0), rank(1)) == (2, 2) {
-                    return Ok((Spec::matrices(), plain));
-                }
                 Ok((self.batched(inputs, &[0, 2], &[2, 1], &[0, 1])?, plain))
             }
             Form::MatmulOfVectors => {
@@ -310,15 +317,23 @@ impl Op for Product {
             return Err(Error::DtypeMismatch { op: name, dtypes, remedy: "convert one operand with astype" });
         }
         let out_dtype = result_dtype(&name, inputs[0].dtype, self.options.out_dtype)?;
-        let (spec, conj) = self.resolve(inputs)?;
-        let shape = spec.out_shape(&inputs[0].shape, &inputs[1].shape);
-        let lowered = Contract { schema: self.schema, spec, conj, precision: self.options.precision, out_dtype };
-        let is_plain = matches!(self.form, Form::Matmul) && shape.len() == 2 && self.options.precision == Precision::Ieee;
-        let lowered = match MATRICES.get(out_dtype as usize).filter(|_| is_plain) {
-            Some(made) => KeptOp::Static(made.get_or_init(|| lowered)),
-            None => KeptOp::Shared(Arc::new(lowered)),
+        let precision = self.options.precision;
+        let shape_of = |spec: &Spec| spec.out_shape(&inputs[0].shape, &inputs[1].shape);
+        let (lowered, shape) = match MATRICES.get(out_dtype as usize) {
+            Some(made) if precision == Precision::Ieee && self.is_of_matrices(inputs)? => {
+                let made = made.get_or_init(|| {
+                    let (spec, conj) = (Spec::matrices(), [Conj::No; 2]);
+                    Contract { schema: self.schema, spec, conj, precision, out_dtype }
+                });
+                (KeptOp::Static(made), shape_of(&made.spec))
+            }
+            _ => {
+                let (spec, conj) = self.resolve(inputs)?;
+                let shape = shape_of(&spec);
+                (KeptOp::Shared(Arc::new(Contract { schema: self.schema, spec, conj, precision, out_dtype })), shape)
+            }
         };
-        Ok(Inference { lowered: Some(lowered), ..Inference::one(&shape, out_dtype) })
+        Ok(Inference { outputs: SmallVec::from_buf([Meta { shape, dtype: out_dtype }]), lowered: Some(lowered) })
     }
 
     fn eval(&self, _inputs: &[&View], _outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {

@@ -265,6 +265,7 @@ impl Error {
     }
 
     /// An [`Error::InvalidArgument`] from its facts.
+    #[cold]
     pub fn invalid(op: impl Into<OpName>, argument: &'static str, got: impl fmt::Display, want: impl Into<String>) -> Self {
         Error::InvalidArgument { op: op.into(), argument, got: got.to_string(), want: want.into() }
     }

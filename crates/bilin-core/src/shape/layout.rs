@@ -23,16 +23,20 @@ pub struct Layout {
 }
 
 /// Number of elements, or [`Error::TooLarge`] where their bytes pass `isize::MAX`.
+#[inline]
 pub fn checked_numel(op: &OpName, shape: &[usize], dtype: DType) -> Result<usize> {
-    let too_large = || Error::TooLarge { op: op.clone(), shape: shape.to_vec(), dtype };
     // Zero-length axes don't hide an overflow of the others: strides are computed from them too.
-    let padded = shape
-        .iter()
-        .try_fold(1usize, |n, &len| n.checked_mul(len.max(1)))
-        .and_then(|n| n.checked_mul(dtype.size_bytes()))
-        .filter(|&bytes| isize::try_from(bytes).is_ok());
-    padded.ok_or_else(too_large)?;
-    Ok(shape.iter().product())
+    let (mut padded, mut numel) = (1usize, 1usize);
+    for &len in shape {
+        padded = padded.saturating_mul(len.max(1));
+        numel = numel.wrapping_mul(len);
+    }
+    if padded.saturating_mul(dtype.size_bytes()) <= isize::MAX as usize { Ok(numel) } else { Err(too_large(op, shape, dtype)) }
+}
+
+#[cold]
+fn too_large(op: &OpName, shape: &[usize], dtype: DType) -> Error {
+    Error::TooLarge { op: op.clone(), shape: shape.to_vec(), dtype }
 }
 
 /// An axis counted from the end where negative; out of range is [`Error::InvalidArgument`].
@@ -94,17 +98,24 @@ pub fn broadcast_shapes(op: &OpName, shapes: &[&[usize]]) -> Result<Dims> {
     Ok(out)
 }
 
+#[cold]
+fn outside(op: &OpName) -> Error {
+    Error::invalid(op.clone(), "layout", "a view outside its buffer", "use a view of the tensor")
+}
+
 impl Layout {
     /// Row-major from offset 0. The caller has checked the size.
     #[inline]
     pub fn contiguous(shape: &[usize]) -> Layout {
         let mut strides: Strides = Strides::from_elem(0, shape.len());
-        let mut step = 1isize;
-        for (stride, &len) in strides.iter_mut().zip(shape).rev() {
-            *stride = step;
-            step = step.saturating_mul(len.max(1) as isize);
+        let to = &mut strides[..shape.len()];
+        let (mut step, mut numel) = (1isize, 1);
+        for axis in (0..shape.len()).rev() {
+            to[axis] = step;
+            step = step.saturating_mul(shape[axis].max(1) as isize);
+            numel *= shape[axis];
         }
-        Layout { shape: Dims::from_slice(shape), strides, offset: 0, numel: shape.iter().product(), is_contiguous: true }
+        Layout { shape: Dims::from_slice(shape), strides, offset: 0, numel, is_contiguous: true }
     }
 
     /// From lists of one length.
@@ -134,6 +145,12 @@ impl Layout {
     /// Lengths of the axes.
     #[inline]
     pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The same as the list that it is.
+    #[inline]
+    pub(crate) fn dims(&self) -> &Dims {
         &self.shape
     }
 
@@ -174,9 +191,10 @@ impl Layout {
         if self.numel == 0 {
             return None;
         }
-        if self.is_contiguous {
-            return Some((self.offset, self.offset.checked_add(self.numel - 1)?));
-        }
+        if self.is_contiguous { Some((self.offset, self.offset.checked_add(self.numel - 1)?)) } else { self.strided_span() }
+    }
+
+    fn strided_span(&self) -> Option<(usize, usize)> {
         let mut low = isize::try_from(self.offset).ok()?;
         let mut high = low;
         for (&len, &stride) in self.shape.iter().zip(&self.strides) {
@@ -196,7 +214,7 @@ impl Layout {
         match self.span() {
             Some((_, high)) => Ok(high + 1),
             None if self.numel == 0 => Ok(0),
-            None => Err(Error::invalid(op.clone(), "layout", "a view outside its buffer", "use a view of the tensor")),
+            None => Err(outside(op)),
         }
     }
 
@@ -206,10 +224,12 @@ impl Layout {
     }
 
     /// Whether two indices may reach one element: the sorted-stride test, which never misses an overlap.
+    #[inline]
     pub fn may_self_overlap(&self) -> bool {
-        if self.is_contiguous {
-            return false;
-        }
+        !self.is_contiguous && self.has_overlapping_strides()
+    }
+
+    fn has_overlapping_strides(&self) -> bool {
         let mut axes: SmallVec<[(usize, usize); 6]> =
             self.shape.iter().zip(&self.strides).filter(|(len, _)| **len > 1).map(|(&len, &s)| (s.unsigned_abs(), len)).collect();
         axes.sort_unstable();

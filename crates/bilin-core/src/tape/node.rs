@@ -1,38 +1,26 @@
-//! Recorded ops: what they came from, what they saved, where gradients are watched.
+//! Recorded ops: what they came from and what they saved.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::op::{KeptOp, Meta, Metas};
 use super::ruins::{Ruin, clear};
+use super::slot::{GradSlot, lock, next_sequence};
 use super::tensor::{Tangents, Tensor};
 use crate::exec::launch::View;
 use crate::schema::OpSchema;
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, Result};
-use crate::shape::layout::Dims;
 
-static SEQUENCE: AtomicU64 = AtomicU64::new(1);
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of recorded nodes alive in the process.
 pub fn live_nodes() -> usize {
     LIVE.load(Relaxed)
 }
-
-/// The number of the node or leaf made last.
-pub(crate) fn last_sequence() -> u64 {
-    SEQUENCE.load(Relaxed) - 1
-}
-
-/// Runs after a leaf's gradient was accumulated.
-pub(crate) type AfterHook = Arc<dyn Fn() -> Result<()> + Send + Sync>;
-
-/// Sees a gradient and may return another in its place.
-pub type Hook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 
 /// Result `index` of a recorded op.
 #[derive(Clone)]
@@ -62,121 +50,6 @@ impl NodeInput {
             NodeInput::Leaf(slot) => Some(slot),
             NodeInput::Interior(edge) => edge.node.0.outputs.get(edge.index),
         }
-    }
-}
-
-/// Where the gradient of one tensor is watched and kept.
-pub struct GradSlot {
-    sequence: u64,
-    pub(crate) shape: Dims,
-    pub(crate) dtype: DType,
-    /// The dtype in which its gradient is wanted, as `DType as u8`.
-    grad_dtype: AtomicU8,
-    /// For leaves: requires a gradient. For interior tensors: retains it.
-    wanted: AtomicBool,
-    kept: OnceLock<Box<Kept>>,
-}
-
-#[derive(Default)]
-struct Kept {
-    grad: Mutex<Option<Tensor>>,
-    hooks: Mutex<Vec<(u64, Hook)>>,
-    after: Mutex<Vec<(u64, AfterHook)>>,
-    /// Held from reading the gradient to putting the sum back.
-    accumulating: Mutex<()>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl GradSlot {
-    fn new(sequence: u64, shape: &[usize], dtype: DType, grad_dtype: DType) -> GradSlot {
-        GradSlot {
-            sequence,
-            shape: Dims::from_slice(shape),
-            dtype,
-            grad_dtype: AtomicU8::new(grad_dtype as u8),
-            wanted: AtomicBool::new(false),
-            kept: OnceLock::new(),
-        }
-    }
-
-    pub(crate) fn leaf(shape: &[usize], dtype: DType) -> GradSlot {
-        GradSlot::new(SEQUENCE.fetch_add(1, Relaxed), shape, dtype, dtype)
-    }
-
-    pub(crate) fn sequence(&self) -> u64 {
-        self.sequence
-    }
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.wanted.load(Relaxed)
-    }
-    pub(crate) fn set_wanted(&self, on: bool) {
-        self.wanted.store(on, Relaxed);
-    }
-    pub(crate) fn grad_dtype(&self) -> DType {
-        DType::ALL[usize::from(self.grad_dtype.load(Relaxed))]
-    }
-    pub(crate) fn set_grad_dtype(&self, dtype: DType) {
-        self.grad_dtype.store(dtype as u8, Relaxed);
-    }
-    pub(crate) fn grad(&self) -> Option<Tensor> {
-        self.kept.get().and_then(|k| lock(&k.grad).clone())
-    }
-    pub(crate) fn set_grad(&self, grad: Option<Tensor>) -> Option<Tensor> {
-        std::mem::replace(&mut lock(&self.kept.get_or_init(Box::default).grad), grad)
-    }
-    /// Keeps other threads from adding to the gradient until the guard is dropped.
-    pub(crate) fn accumulating(&self) -> MutexGuard<'_, ()> {
-        lock(&self.kept.get_or_init(Box::default).accumulating)
-    }
-    pub(crate) fn add_hook(&self, hook: Hook) -> u64 {
-        let id = SEQUENCE.fetch_add(1, Relaxed);
-        lock(&self.kept.get_or_init(Box::default).hooks).push((id, hook));
-        id
-    }
-    pub(crate) fn remove_hook(&self, id: u64) {
-        if let Some(kept) = self.kept.get() {
-            lock(&kept.hooks).retain(|(i, _)| *i != id);
-            lock(&kept.after).retain(|(i, _)| *i != id);
-        }
-    }
-    /// Whether a hook sees the gradient.
-    pub(crate) fn has_hooks(&self) -> bool {
-        self.kept.get().is_some_and(|k| !lock(&k.hooks).is_empty())
-    }
-    /// Whether somebody looks at the gradient here: a hook, or for interior tensors `retain_grad`.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.is_wanted() || self.has_hooks()
-    }
-    pub(crate) fn add_after_hook(&self, hook: AfterHook) -> u64 {
-        let id = SEQUENCE.fetch_add(1, Relaxed);
-        lock(&self.kept.get_or_init(Box::default).after).push((id, hook));
-        id
-    }
-    pub(crate) fn run_after_hooks(&self) -> Result<()> {
-        let hooks = self.kept.get().map_or_else(Vec::new, |k| lock(&k.after).clone());
-        hooks.iter().try_for_each(|(_, hook)| hook())
-    }
-    /// The gradient after the hooks, in the order they were registered. No lock is held while they run.
-    pub(crate) fn run_hooks(&self, mut grad: Tensor) -> Result<Tensor> {
-        let hooks = self.kept.get().map_or_else(Vec::new, |k| lock(&k.hooks).clone());
-        for (_, hook) in hooks {
-            if let Some(other) = hook(&grad)? {
-                if other.shape() != grad.shape() || other.dtype() != grad.dtype() {
-                    let got = format!("a gradient of shape {:?} and {}", other.shape(), other.dtype());
-                    return Err(Error::invalid(
-                        "register_hook",
-                        "result",
-                        got,
-                        format!("want shape {:?} and {}", grad.shape(), grad.dtype()),
-                    ));
-                }
-                grad = other;
-            }
-        }
-        Ok(grad)
     }
 }
 
@@ -354,7 +227,7 @@ impl Node {
         recomputes: bool,
         written: Option<Written>,
     ) -> Node {
-        let sequence = SEQUENCE.fetch_add(1, Relaxed);
+        let sequence = next_sequence();
         LIVE.fetch_add(1, Relaxed);
         let mut outputs = SmallVec::new();
         for v in views {
@@ -476,7 +349,7 @@ impl Drop for NodeInner {
         }
         ruins.extend(self.written.take().map(|written| Ruin::Held(written)));
         for slot in &mut self.outputs {
-            ruins.extend(slot.kept.take().map(|kept| Ruin::Held(kept)));
+            ruins.extend(slot.take_kept().map(Ruin::Held));
         }
         clear(ruins);
     }

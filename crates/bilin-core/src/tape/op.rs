@@ -45,9 +45,13 @@ pub struct Inference {
 impl Inference {
     /// One result, no lowering.
     pub fn one(shape: &[usize], dtype: DType) -> Inference {
-        let mut outputs = SmallVec::new();
-        outputs.push(Meta::new(shape, dtype));
-        Inference { outputs, lowered: None }
+        Inference::of(Meta::new(shape, dtype))
+    }
+
+    /// The same, of a shape that is a list already.
+    #[inline]
+    pub(crate) fn of(result: Meta) -> Inference {
+        Inference { outputs: SmallVec::from_buf([result]), lowered: None }
     }
 }
 

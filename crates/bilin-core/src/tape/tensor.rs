@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::node::{Edge, GradSlot, NodeInput};
+use super::node::{Edge, NodeInput};
+use super::op::Meta;
+use super::slot::GradSlot;
 use crate::exec::device::Device;
 use crate::exec::launch::View;
 use crate::shape::dtype::DType;
@@ -55,6 +57,7 @@ impl Tensor {
         Tensor::with_history(view, None, Tangents::new())
     }
 
+    #[inline]
     pub(crate) fn with_history(view: View, edge: Option<Edge>, tangents: Tangents) -> Tensor {
         let beside = (!tangents.is_empty()).then(|| Box::new(Beside { tangents, lanes: None }));
         Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), beside }))
@@ -205,6 +208,11 @@ impl Tensor {
     /// Number of elements.
     pub fn numel(&self) -> usize {
         self.0.view.layout.numel()
+    }
+    /// Shape and dtype.
+    #[inline]
+    pub(crate) fn meta(&self) -> Meta {
+        Meta { shape: self.layout().dims().clone(), dtype: self.dtype() }
     }
     /// Element type.
     pub fn dtype(&self) -> DType {

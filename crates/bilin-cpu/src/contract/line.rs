@@ -18,6 +18,8 @@ use crate::threads;
 const SUM_BYTES: usize = 32 << 10;
 /// Bytes of a matrix from which reading it run by run pays, for one row and for several.
 const FAR_BYTES: [usize; 2] = [16 << 10, 1 << 20];
+/// Terms from which reading columns whose terms stand side by side pays.
+const LEAST_ALONG: usize = 8;
 
 /// How the matrix is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,10 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Form> {
     let [_, m, n, k] = job.sizes;
     let is_outer = k == 1 && !job.adds;
     if A::PARTS != 1 || (m.min(n) > MAX_ROWS && !is_outer) || m.max(n) == 1 {
+        return None;
+    }
+    // Neither way pays for so little.
+    if !is_outer && k < LEAST_ALONG && m.max(n).saturating_mul(k * size_of::<A>()) <= FAR_BYTES[0] {
         return None;
     }
     job.lhs.plain()?;
@@ -85,7 +91,7 @@ pub(super) fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
         let far = FAR_BYTES[usize::from(row.len > 1)];
         return (column.len * term.len * size_of::<A>() > far).then(|| form(Way::Across, term.strides[b]));
     }
-    let pays = term.strides[b] == 1 && column.len >= 4 * row.len && term.len >= 8;
+    let pays = term.strides[b] == 1 && column.len >= 4 * row.len && term.len >= LEAST_ALONG;
     pays.then(|| form(Way::Along, column.strides[b]))
 }
 

@@ -5,6 +5,7 @@ mod direct;
 pub(crate) mod disjoint;
 mod dot;
 pub(crate) mod element;
+mod few;
 mod halves;
 mod job;
 mod line;
@@ -118,8 +119,8 @@ fn typed_contract<A: Typed + tiles::Tiled>(
         Some(Done::NoRoom) => Err(Error::OutOfMemory {
             device: "cpu".to_string(),
             requested_bytes: 8 << 20,
-            current_bytes: crate::alloc::in_use_bytes(),
-            peak_bytes: crate::alloc::in_use_bytes(),
+            current_bytes: crate::alloc::held_bytes() as u64,
+            peak_bytes: crate::alloc::held_bytes() as u64,
             limit_bytes: None,
         }),
         None => Err(Error::DtypeMismatch {
@@ -143,6 +144,7 @@ fn attempt<A: tiles::Tiled>(job: &Job<'_, A>, variant: Variant) -> Option<Option
     match variant {
         Variant::Product => product::accepts(job).then(|| product::run(job)),
         Variant::Dot => dot::accepts(job).map(|steps| dot::run(job, steps)),
+        Variant::Few => few::accepts(job).map(|strides| few::run(job, strides)),
         Variant::Line => line::accepts(job).map(|form| line::run(job, form)),
         Variant::Halves | Variant::Pairs => halves::accepts(job, variant == Variant::Pairs).map(|form| halves::run(job, form)),
         Variant::Batch => batch::accepts(job).map(|form| batch::run(job, form)),
@@ -169,30 +171,9 @@ fn choose<A: tiles::Tiled>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static
     }
     let isa = Isa::best();
     let job = Job { isa, ..*job };
-    if isa == Isa::Amx
-        && tiles::pays(&job)
-        && let Some(ran) = attempt(&job, Variant::Tiles)
-    {
-        return outcome(ran);
-    }
-    // Sums of bf16 in pairs have one order, by whichever kernel.
-    if isa >= Isa::Avx512
-        && let Some(ran) = attempt(&job, Variant::Pairs)
-    {
-        return outcome(ran);
-    }
-    if isa >= Isa::Avx512
-        && words::pays(&job)
-        && let Some(ran) = attempt(&job, Variant::Words)
-    {
-        return outcome(ran);
-    }
-    if isa >= Isa::Avx512
-        && let Some(ran) = attempt(&job, Variant::Halves)
-    {
-        return outcome(ran);
-    }
-    if let Some(ran) = attempt(&job, Variant::Batch) {
+    // Floating-point operands that stand as accumulators are none of the next kernels'.
+    let is_plain = matches!(kind, Kind::F32 | Kind::F64) && job.lhs.plain().is_some() && job.rhs.plain().is_some();
+    if !is_plain && let Some(ran) = attempt_narrow(&job) {
         return outcome(ran);
     }
     for kernel in table::of_kind(isa, kind) {
@@ -201,4 +182,33 @@ fn choose<A: tiles::Tiled>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static
         }
     }
     Done::NotAccepted
+}
+
+/// Runs the best kernel that reads several elements at once or widens them, where one pays.
+fn attempt_narrow<A: tiles::Tiled>(job: &Job<'_, A>) -> Option<Option<()>> {
+    let isa = job.isa;
+    if isa == Isa::Amx
+        && tiles::pays(job)
+        && let Some(ran) = attempt(job, Variant::Tiles)
+    {
+        return Some(ran);
+    }
+    // Sums of bf16 in pairs have one order, by whichever kernel.
+    if isa >= Isa::Avx512
+        && let Some(ran) = attempt(job, Variant::Pairs)
+    {
+        return Some(ran);
+    }
+    if isa >= Isa::Avx512
+        && words::pays(job)
+        && let Some(ran) = attempt(job, Variant::Words)
+    {
+        return Some(ran);
+    }
+    if isa >= Isa::Avx512
+        && let Some(ran) = attempt(job, Variant::Halves)
+    {
+        return Some(ran);
+    }
+    attempt(job, Variant::Batch)
 }

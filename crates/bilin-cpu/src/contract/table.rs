@@ -10,6 +10,8 @@ use crate::arch::{Isa, words};
 pub(crate) enum Variant {
     /// Elementwise product.
     Product,
+    /// Chain after chain, on operands where they stand.
+    Few,
     /// Chains across blocks and batch.
     Dot,
     /// Vector times matrix.
@@ -60,7 +62,8 @@ impl Kernel {
         if matches!(self.variant, Variant::Words | Variant::Pairs) {
             return if self.kind == Kind::F32 { words::halves().is_some() } else { words::bytes().is_some() };
         }
-        !matches!(self.variant, Variant::Direct | Variant::Line) || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
+        !matches!(self.variant, Variant::Direct | Variant::Few | Variant::Line)
+            || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
     }
 }
 
@@ -72,6 +75,7 @@ macro_rules! table {
     ]};
     (@kind $isa_name:literal $isa:ident $kind_name:literal $kind:ident) => {[
         Kernel { name: concat!($isa_name, "-", $kind_name, "-product"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Product },
+        Kernel { name: concat!($isa_name, "-", $kind_name, "-few"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Few },
         Kernel { name: concat!($isa_name, "-", $kind_name, "-dot"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Dot },
         Kernel { name: concat!($isa_name, "-", $kind_name, "-line"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Line },
         Kernel { name: concat!($isa_name, "-", $kind_name, "-direct"), isa: Isa::$isa, kind: Kind::$kind, variant: Variant::Direct },
@@ -93,7 +97,7 @@ static JOINED: [Kernel; 10] = [
     Kernel { name: "avx512-i32-words", isa: Isa::Avx512, kind: Kind::I32, variant: Variant::Words },
 ];
 
-static TABLE: [[[Kernel; 5]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];
+static TABLE: [[[Kernel; 6]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];
 
 /// Kernels that may run here: those of instruction sets up to `most`, best first.
 pub(crate) fn kernels(most: Isa) -> impl Iterator<Item = &'static Kernel> {
@@ -101,7 +105,7 @@ pub(crate) fn kernels(most: Isa) -> impl Iterator<Item = &'static Kernel> {
 }
 
 /// Kernels of one accumulator, best first, by index of [`Kind`]; those of the tile unit and of words stand before them.
-pub(crate) fn of_kind(isa: Isa, kind: Kind) -> &'static [Kernel; 5] {
+pub(crate) fn of_kind(isa: Isa, kind: Kind) -> &'static [Kernel; 6] {
     let row = match isa {
         Isa::Amx | Isa::Avx512 => 0,
         Isa::Avx2 => 1,

@@ -125,7 +125,7 @@ fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, o
         while done < row_end {
             let n = B.min(row_end - done);
             let mut places = [0isize; 5];
-            for (i, p) in places.iter_mut().enumerate() {
+            for (i, p) in places.iter_mut().enumerate().take(1 + job.expr.inputs()) {
                 *p = job.offsets[i] as isize + here[i] + (first + done) as isize * inner.strides[i];
             }
             places[0] += shift;

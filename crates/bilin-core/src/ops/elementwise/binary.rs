@@ -109,7 +109,7 @@ impl Op for BinaryOp {
             return Err(Error::DtypeMismatch { op, dtypes: vec![dtype; 2], remedy: "it takes numbers; convert with astype" });
         }
         let out = gives(self.0.gives, dtype);
-        MapExpr::new(&op, self.0.prims, out)?;
+        MapExpr::check_kind(&op, self.0.prims, out)?;
         Ok(Inference::one(&shape, out))
     }
     fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {

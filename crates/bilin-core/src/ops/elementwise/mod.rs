@@ -1,6 +1,6 @@
 //! Elementwise ops: tables of expression, dtype rule and derivative.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::cast::astype;
 use crate::exec::launch::{self, View};
@@ -56,7 +56,7 @@ pub(super) fn eval_map(
 ) -> Result<SmallVec<[View; 1]>> {
     let op: OpName = schema.name.into();
     let expr = MapExpr::new(&op, prims, compute)?;
-    Ok(smallvec![launch::map(&op, inputs[0].storage.device(), &expr, inputs, &out.shape, out.dtype)?])
+    launch::map(&op, inputs[0].storage.device(), &expr, inputs, &out.shape, out.dtype).map(|view| SmallVec::from_buf([view]))
 }
 
 /// The result's dtype from the operand's.

@@ -163,7 +163,7 @@ impl Op for UnaryOp {
             });
         }
         let out = gives(self.0.gives, dtype);
-        MapExpr::new(&self.0.schema.name.into(), self.0.prims, if dtype.is_complex() { dtype } else { out })?;
+        MapExpr::check_kind(&self.0.schema.name.into(), self.0.prims, if dtype.is_complex() { dtype } else { out })?;
         Ok(Inference::one(&inputs[0].shape, out))
     }
     fn vmap(&self, _lanes: usize, _differs: &[bool], _inputs: &[Meta]) -> Vmap {
