@@ -93,14 +93,11 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
             for (to, &from) in made.iter_mut().zip(src) {
                 *to = F::convert(from);
             }
-            for (row, &start) in rows.iter().enumerate() {
-                let line = out.data.run(base + start + columns.at[0], count);
-                for (to, from) in line.chunks_mut(TILE).zip(made.chunks_exact(height * TILE)) {
-                    let from = &from[row * TILE..][..TILE];
-                    match <&mut [T; TILE]>::try_from(&mut *to) {
-                        Ok(to) => to.copy_from_slice(from),
-                        Err(_) => to.copy_from_slice(&from[..to.len()]),
-                    }
+            for (row, at, column) in lines {
+                let to = out.data.run(base + rows[row] + columns.at[column], TILE.min(count - column));
+                match (<&mut [T; TILE]>::try_from(&mut *to), made[at..].first_chunk()) {
+                    (Ok(to), Some(line)) => *to = *line,
+                    _ => to.copy_from_slice(&made[at..][..to.len()]),
                 }
             }
             return;
