@@ -3,9 +3,10 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once};
 
 use bilin_core::exec::buffer::Buffer;
 
@@ -18,7 +19,8 @@ const HUGE_FROM: usize = 4 << 20;
 const SMALL: usize = 4096;
 /// Blocks above aren't kept.
 const LARGEST_KEPT: usize = 128 << 20;
-/// Bytes kept in all by the shared lists.
+/// Bytes kept in all by the shared lists; what was given back longest ago goes first, lest sizes that a program no longer
+/// uses keep out the ones that it does.
 const MOST_KEPT: usize = 256 << 20;
 /// Blocks a thread keeps of each small class.
 const SMALL_KEPT: usize = 64;
@@ -30,7 +32,9 @@ const CLASSES: usize = 4 * 15 + 1;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 static POISON: AtomicBool = AtomicBool::new(false);
-static LISTS: [Mutex<Vec<Block>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+/// Turns of giving back, by which blocks of different classes are told apart by age.
+static TURN: AtomicU64 = AtomicU64::new(0);
+static LISTS: [Mutex<VecDeque<(u64, Block)>>; CLASSES] = [const { Mutex::new(VecDeque::new()) }; CLASSES];
 
 thread_local! {
     static SMALL_LISTS: RefCell<[Vec<Block>; SMALL_CLASSES]> = const { RefCell::new([const { Vec::new() }; SMALL_CLASSES]) };
@@ -65,9 +69,24 @@ pub fn kept_bytes() -> usize {
 
 /// Returns the memory of the shared free lists to the system.
 pub fn release_kept() {
-    for list in &LISTS {
-        let blocks = std::mem::take(&mut *list.lock().unwrap_or_else(|e| e.into_inner()));
-        KEPT.fetch_sub(blocks.iter().map(|b| b.len).sum(), Ordering::Relaxed);
+    for class in 0..CLASSES {
+        let blocks = std::mem::take(&mut *list(class));
+        KEPT.fetch_sub(blocks.iter().map(|(_, block)| block.len).sum(), Ordering::Relaxed);
+    }
+}
+
+fn list(class: usize) -> MutexGuard<'static, VecDeque<(u64, Block)>> {
+    LISTS[class].lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Keeps a block for the next request of its class, the newest first, and lets go of the oldest of any class that are too many.
+fn keep(block: Block, class: usize) {
+    let mut kept = KEPT.fetch_add(block.len, Ordering::Relaxed) + block.len;
+    list(class).push_back((TURN.fetch_add(1, Ordering::Relaxed), block));
+    while kept > MOST_KEPT {
+        let oldest = (0..CLASSES).filter_map(|class| Some((list(class).front()?.0, class))).min();
+        let Some((_, block)) = oldest.and_then(|(_, class)| list(class).pop_front()) else { return };
+        kept = KEPT.fetch_sub(block.len, Ordering::Relaxed) - block.len;
     }
 }
 
@@ -170,11 +189,11 @@ impl CpuBuffer {
             usize::MAX => None,
             c if c < SMALL_CLASSES => SMALL_LISTS.try_with(|lists| lists.try_borrow_mut().ok()?[c].pop()).ok().flatten(),
             c => {
-                let block = LISTS[c - SMALL_CLASSES].lock().unwrap_or_else(|e| e.into_inner()).pop();
+                let block = list(c - SMALL_CLASSES).pop_back();
                 if block.is_some() {
                     KEPT.fetch_sub(len, Ordering::Relaxed);
                 }
-                block
+                block.map(|(_, block)| block)
             }
         };
         let mut block = match kept {
@@ -202,14 +221,7 @@ impl Drop for CpuBuffer {
                     }
                 });
             }
-            c => {
-                let len = block.len;
-                if KEPT.fetch_add(len, Ordering::Relaxed) + len <= MOST_KEPT {
-                    LISTS[c - SMALL_CLASSES].lock().unwrap_or_else(|e| e.into_inner()).push(block);
-                } else {
-                    KEPT.fetch_sub(len, Ordering::Relaxed);
-                }
-            }
+            c => keep(block, c - SMALL_CLASSES),
         }
     }
 }
