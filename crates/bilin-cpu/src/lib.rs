@@ -65,6 +65,9 @@ impl Backend for CpuBackend {
     fn contract(&self, call: ContractCall<'_>) -> Result<()> {
         contract::contract(call)
     }
+    fn contract_both(&self, calls: [ContractCall<'_>; 2]) -> Result<bool> {
+        contract::contract_both(calls)
+    }
     fn adds_products(&self) -> bool {
         true
     }

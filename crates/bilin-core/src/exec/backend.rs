@@ -35,6 +35,12 @@ pub trait Backend: Debug + Send + Sync {
     }
     /// Products.
     fn contract(&self, call: ContractCall<'_>) -> Result<()>;
+    /// Two products at once, with the bits of one after the other, where memory that both read is read once by that. False, and
+    /// nothing is touched, where it is no gain.
+    fn contract_both(&self, calls: [ContractCall<'_>; 2]) -> Result<bool> {
+        let _ = calls;
+        Ok(false)
+    }
     /// Whether [`contract`](Backend::contract) runs calls of [`Accum::Add`](super::call::Accum); it is given none where not.
     fn adds_products(&self) -> bool {
         false

@@ -98,27 +98,64 @@ fn unguarded(op: &OpName) -> Error {
     Error::invalid(op.clone(), "input", "memory without a guard", "this is a fault of the engine")
 }
 
-/// A contraction into fresh memory of `shape`, the spec's result.
-#[expect(clippy::too_many_arguments, reason = "the facts of one call, handed on from the op that holds them as fields")]
+/// A contraction as an op asks for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Product<'a> {
+    /// Which labels meet.
+    pub spec: &'a Spec,
+    /// Left and right operand.
+    pub operands: [&'a View; 2],
+    /// Their conjugation.
+    pub conj: [Conj; 2],
+    /// Dtype in which the sums are kept.
+    pub accumulator: DType,
+    /// The least precision.
+    pub precision: Precision,
+    /// The result's shape, which is the spec's, and its dtype.
+    pub out: (&'a [usize], DType),
+}
+
+impl Product<'_> {
+    #[inline]
+    fn plan(&self, op: &OpName, out: &Layout) -> Result<Plan> {
+        let [lhs, rhs] = self.operands;
+        Plan::new(op, self.spec, &lhs.layout, &rhs.layout, out)
+    }
+
+    #[inline]
+    fn call<'a>(&self, op: &'a OpName, plan: &'a Plan, reads: &'a Reads<'_>, target: Target<'a>) -> Result<ContractCall<'a>> {
+        let [lhs, rhs] = [reads.source(op, self.operands[0])?, reads.source(op, self.operands[1])?];
+        ContractCall::new(op, plan, lhs, rhs, target, self.conj, self.accumulator, self.precision)
+    }
+}
+
+/// A contraction into fresh memory.
 #[inline]
-pub fn contract(
-    op: &OpName,
-    spec: &Spec,
-    lhs: &View,
-    rhs: &View,
-    conj: [Conj; 2],
-    accumulator: DType,
-    precision: Precision,
-    shape: &[usize],
-    out_dtype: DType,
-) -> Result<View> {
-    let device = lhs.storage.device();
-    fresh(op, device, shape, out_dtype, |layout, target| {
-        let plan = Plan::new(op, spec, &lhs.layout, &rhs.layout, layout)?;
-        let reads = Reads::of(&[lhs, rhs]);
-        let (lhs, rhs) = (reads.source(op, lhs)?, reads.source(op, rhs)?);
-        device.backend().contract(ContractCall::new(op, &plan, lhs, rhs, target, conj, accumulator, precision)?)
+pub fn contract(op: &OpName, product: &Product<'_>) -> Result<View> {
+    let device = product.operands[0].storage.device();
+    fresh(op, device, product.out.0, product.out.1, |layout, target| {
+        let plan = product.plan(op, layout)?;
+        let reads = Reads::of(&product.operands);
+        device.backend().contract(product.call(op, &plan, &reads, target)?)
     })
+}
+
+/// Two contractions into fresh memory at once; `None`, and nothing is computed, where the device has no gain from that.
+pub fn contract_both(op: &OpName, [first, second]: [&Product<'_>; 2]) -> Result<Option<[View; 2]>> {
+    let device = first.operands[0].storage.device();
+    let (mut is_done, mut other) = (false, None);
+    let one = fresh(op, device, first.out.0, first.out.1, |layout, target| {
+        let run = |its_layout: &Layout, its_target: Target<'_>| {
+            let plans = [first.plan(op, layout)?, second.plan(op, its_layout)?];
+            let reads = Reads::of(&[first.operands[0], first.operands[1], second.operands[0], second.operands[1]]);
+            let calls = [first.call(op, &plans[0], &reads, target)?, second.call(op, &plans[1], &reads, its_target)?];
+            is_done = device.backend().contract_both(calls)?;
+            Ok(())
+        };
+        other = Some(fresh(op, device, second.out.0, second.out.1, run)?);
+        Ok(())
+    })?;
+    Ok(other.filter(|_| is_done).map(|other| [one, other]))
 }
 
 /// A contraction that is added to a view of memory in which neither operand stands; the version isn't touched.

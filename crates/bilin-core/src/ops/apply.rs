@@ -195,7 +195,54 @@ fn apply_onto(op: &dyn Op, inputs: &[&Tensor], sum: &Tensor) -> Result<bool> {
     Ok(true)
 }
 
+/// Two ops of one result each, which read one tensor, at once by `run`: the same bits as [`apply`] of each. `None`, and nothing is
+/// computed, where somebody records, follows or repeats them, or `run` has no gain from it.
+pub(super) fn apply_both(
+    ops: [&dyn Op; 2],
+    inputs: [[&Tensor; 2]; 2],
+    run: impl FnOnce([[&View; 2]; 2], [&Meta; 2]) -> Result<Option<[View; 2]>>,
+) -> Result<Option<[Tensor; 2]>> {
+    let modes = modes::current();
+    let is_plain = |t: &&Tensor| t.tangents().is_empty() && t.lanes().is_none() && !(modes.records && t.requires_grad());
+    if modes.notes || !inputs.iter().flatten().all(is_plain) {
+        return Ok(None);
+    }
+    let outputs = |i: usize| check(ops[i], &inputs[i], modes, &mut Metas::new(), &mut false).map(|inference| inference.outputs);
+    let outputs = [outputs(0)?, outputs(1)?];
+    let sources = inputs.map(|inputs| inputs.map(Tensor::view));
+    let (device, run) = (inputs[0][0].device(), || run(sources, [&outputs[0][0], &outputs[1][0]]));
+    if !modes.profiles {
+        return Ok(run()?.map(|views| views.map(Tensor::from_view)));
+    }
+    let watch = Watch::start(Some(device))?;
+    let views = run();
+    let lap = watch.stop(Some(device));
+    let Some(views) = views? else { return Ok(None) };
+    for (i, lap) in lap?.halved(device).into_iter().enumerate() {
+        lap.record(event(ops[i], &sources[i], &views[i..=i], &outputs[i], &views[i]));
+    }
+    Ok(Some(views.map(Tensor::from_view)))
+}
+
 type Views = SmallVec<[View; 1]>;
+
+/// What a profile says of an op that has run.
+fn event<'a>(
+    op: &dyn Op,
+    sources: &'a [&'a View],
+    views: &[View],
+    outputs: &[Meta],
+    first: &'a View,
+) -> Run<'a, impl Iterator<Item = (&'a [usize], DType)>> {
+    Run {
+        op: op.schema().name,
+        device: first.storage.device(),
+        operands: sources.iter().map(|v| (v.layout.shape(), v.dtype)),
+        result_bytes: views.iter().map(|v| (v.layout.numel() * v.dtype.size_bytes()) as u64).sum(),
+        dtype: Some(first.dtype),
+        flops: op.flops(sources, outputs),
+    }
+}
 
 /// Runs an op under a profile, and gives the place of its event. A view launches nothing and has none.
 #[cold]
@@ -208,14 +255,7 @@ fn watched(op: &dyn Op, sources: &[&View], outputs: &[Meta], run: impl FnOnce() 
     let views = views?;
     let launched = views.first().filter(|v| !sources.iter().any(|s| Arc::ptr_eq(&s.storage, &v.storage)));
     let Some(first) = launched else { return Ok((views, None)) };
-    let at = lap?.record(Run {
-        op: op.schema().name,
-        device: first.storage.device(),
-        operands: sources.iter().map(|v| (v.layout.shape(), v.dtype)),
-        result_bytes: views.iter().map(|v| (v.layout.numel() * v.dtype.size_bytes()) as u64).sum(),
-        dtype: Some(first.dtype),
-        flops: op.flops(sources, outputs),
-    });
+    let at = lap?.record(event(op, sources, &views, outputs, first));
     Ok((views, Some(at)))
 }
 

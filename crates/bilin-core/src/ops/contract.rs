@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::apply::apply_one;
+use super::apply::{apply_both, apply_one};
 use super::view::BROADCAST_TO;
 use crate::exec::call::{Conj, Precision};
-use crate::exec::launch::{self, View};
+use crate::exec::launch::{self, Product, View};
 use crate::schema::OpSchema;
 use crate::shape::dtype::{DType, Kind};
 use crate::shape::error::{Error, OpName, Result};
@@ -100,6 +100,12 @@ impl Contract {
         Contract { schema: self.schema, spec, conj, precision: self.precision, out_dtype }
     }
 
+    fn product<'a>(&'a self, operands: [&'a View; 2], result: &'a Meta) -> Product<'a> {
+        let accumulator = accumulator(operands[0].dtype, operands[1].dtype, self.out_dtype);
+        let out = (result.shape.as_slice(), self.out_dtype);
+        Product { spec: &self.spec, operands, conj: self.conj, accumulator, precision: self.precision, out }
+    }
+
     /// ∂lhs = contract(G, conj(rhs)) with (out, rhs → lhs) and ∂rhs = contract(conj(lhs), G) with (lhs, out → rhs); the
     /// gradient of a conjugated operand is conjugated as a whole.
     fn gradient(&self, saved: &Saved, i: usize, dtype: DType, g: &[Option<Tensor>]) -> Result<Option<(Contract, [Tensor; 2])>> {
@@ -112,6 +118,12 @@ impl Contract {
             _ => (self.rotated(self.spec.for_rhs_grad(), [other(r, l), r], dtype), [kept, g]),
         }))
     }
+}
+
+/// Whether every element of G is one product: then both gradients read all of it, each times a vector.
+fn is_outer(saved: &Saved, g: &[Option<Tensor>]) -> bool {
+    let lens = saved.input_metas().iter().map(|m| m.shape.iter().product::<usize>());
+    lens.clone().all(|len| len > 1) && g[0].as_ref().is_some_and(|g| g.numel() == lens.fold(1, usize::saturating_mul))
 }
 
 /// The source of a recorded `broadcast_to` view, and the operand's axes without the loops that it repeats.
@@ -168,11 +180,8 @@ impl Op for Contract {
     }
 
     fn eval(&self, inputs: &[&View], outputs: &[Meta]) -> Result<SmallVec<[View; 1]>> {
-        let accumulator = accumulator(inputs[0].dtype, inputs[1].dtype, self.out_dtype);
-        let (op, shape) = (self.schema.name.into(), &outputs[0].shape);
-        let (lhs, rhs) = (inputs[0], inputs[1]);
-        launch::contract(&op, &self.spec, lhs, rhs, self.conj, accumulator, self.precision, shape, self.out_dtype)
-            .map(|view| SmallVec::from_buf([view]))
+        let product = self.product([inputs[0], inputs[1]], &outputs[0]);
+        launch::contract(&self.schema.name.into(), &product).map(|view| SmallVec::from_buf([view]))
     }
 
     fn eval_onto(&self, inputs: &[&View], sum: &View) -> Result<bool> {
@@ -198,11 +207,26 @@ impl Op for Contract {
     }
 
     fn vjp_call(&self, saved: &Saved, i: usize, dtype: DType, g: &[Option<Tensor>]) -> Result<Option<Rewritten>> {
+        // To add two vectors costs nothing beside G, which is read once for both.
+        if is_outer(saved, g) {
+            return Ok(None);
+        }
         let Some((op, [lhs, rhs])) = self.gradient(saved, i, dtype, g)? else { return Ok(None) };
         Ok(Some((Arc::new(op), smallvec![lhs, rhs])))
     }
 
     fn vjp(&self, saved: &Saved, need: &[Option<DType>], g: &[Option<Tensor>]) -> Result<Grads> {
+        if let [Some(lhs), Some(rhs)] = *need
+            && is_outer(saved, g)
+            && let Some((l, of_l)) = self.gradient(saved, 0, lhs, g)?
+            && let Some((r, of_r)) = self.gradient(saved, 1, rhs, g)?
+            && let Some(both) = apply_both([&l, &r], [of_l.each_ref(), of_r.each_ref()], |views, outputs| {
+                let op = self.schema.name.into();
+                launch::contract_both(&op, [&l.product(views[0], outputs[0]), &r.product(views[1], outputs[1])])
+            })?
+        {
+            return Ok(both.map(Some).into());
+        }
         let mut grads = Grads::new();
         for (i, want) in need.iter().enumerate() {
             let call = want.map(|dtype| self.gradient(saved, i, dtype, g)).transpose()?.flatten();

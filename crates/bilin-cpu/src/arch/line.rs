@@ -29,6 +29,15 @@ pub(crate) struct Rows<'a, P> {
     pub c_at: isize,
 }
 
+/// Sums over the columns of [`Rows`], from the same elements: `sums[k] = Σ weights[j]·b[k, j]`.
+pub(crate) struct Aside<'a, P> {
+    /// First element, and the step of j.
+    pub weights: Lines<'a, P>,
+    /// Sums that stand side by side, and the first of them.
+    pub sums: &'a Shared<'a, P>,
+    pub at: isize,
+}
+
 /// The same, checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Raw<P> {
@@ -44,6 +53,10 @@ pub(crate) struct Raw<P> {
     c: *mut P,
     c_row: isize,
     first: bool,
+    /// Those of [`Aside`], read by [`both`] alone.
+    weights: *const P,
+    weights_step: isize,
+    sums: *mut P,
 }
 
 /// `dst[k, j] = src[j, k]` for `LANES` lines j.
@@ -79,6 +92,9 @@ impl<P: Copy> Micro<P> {
             c: r.c.as_ptr().wrapping_offset(r.c_at),
             c_row: r.row_steps[1],
             first,
+            weights: std::ptr::null(),
+            weights_step: 0,
+            sums: std::ptr::null_mut(),
         }
     }
 
@@ -95,6 +111,18 @@ impl<P: Copy> Micro<P> {
         let call = Self::checked(r, r.sizes[2], r.sizes[0], true);
         // SAFETY: as above.
         unsafe { (self.along)(&call) }
+    }
+
+    /// [`along`](Self::along) for one row, and the sums aside, while `b` is read once.
+    pub(crate) fn both(&self, r: &Rows<'_, P>, aside: &Aside<'_, P>) {
+        let call = Self::checked(r, r.sizes[2], r.sizes[0], true);
+        let (low, high) = reach(aside.weights.at, aside.weights.step, call.columns);
+        assert!(call.rows == 1 && low >= 0 && high < aside.weights.data.len() as isize);
+        assert!(aside.at >= 0 && aside.at + call.terms as isize <= aside.sums.len() as isize);
+        let (weights, sums) =
+            (aside.weights.data.as_ptr().wrapping_offset(aside.weights.at), aside.sums.as_ptr().wrapping_offset(aside.at));
+        // SAFETY: as above.
+        unsafe { (self.both)(&Raw { weights, weights_step: aside.weights.step, sums, ..call }) }
     }
 
     /// Products of one term into `c`, past the caches where that is asked for and rows are aligned.
@@ -199,14 +227,47 @@ unsafe fn strip<V: Vector, const N: usize>(t: &Raw<V::Part>, from: usize) {
 #[inline(always)]
 pub(super) unsafe fn along<V: Vector>(t: &Raw<V::Part>) {
     // SAFETY: handed on from the caller.
-    unsafe { if t.rows == 1 { along_rows::<V, 1>(t) } else { along_rows::<V, MAX_ROWS>(t) } }
+    unsafe { if t.rows == 1 { along_rows::<V, 1, false>(t) } else { along_rows::<V, MAX_ROWS, false>(t) } }
 }
 
 /// # Safety
-/// As for [`across`]; at most `ROWS` rows.
+/// As for [`across`]; one row, and what [`Aside`] names is readable or writable.
+#[inline(always)]
+pub(super) unsafe fn both<V: Vector>(t: &Raw<V::Part>) {
+    // SAFETY: handed on from the caller.
+    unsafe { along_rows::<V, 1, true>(t) }
+}
+
+/// Adds the first `count` lines, each by its weight and one after the other, to a vector of sums.
+///
+/// # Safety
+/// `at` names LANES sums, or `lanes` where these are fewer.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "an index names the register")]
-unsafe fn along_rows<V: Vector, const ROWS: usize>(t: &Raw<V::Part>) {
+unsafe fn aside<V: Vector>([weights, lines]: [&[V; MOST_LANES]; 2], count: usize, at: *mut V::Part, lanes: usize, first: bool) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let is_whole = lanes == V::LANES;
+        let mut acc = match (first, is_whole) {
+            (true, _) => V::neutral(),
+            (_, true) => V::load(at),
+            _ => V::load_part(at, lanes),
+        };
+        for i in 0..V::LANES {
+            if i == count {
+                break;
+            }
+            acc = V::fma(weights[i], lines[i], acc);
+        }
+        if is_whole { acc.store(at) } else { acc.store_part(at, lanes) }
+    }
+}
+
+/// # Safety
+/// As for [`across`]; at most `ROWS` rows. With `ASIDE` as for [`both`].
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "an index names the register")]
+unsafe fn along_rows<V: Vector, const ROWS: usize, const ASIDE: bool>(t: &Raw<V::Part>) {
     // SAFETY: the caller's promise covers every element read or written.
     unsafe {
         let rows = if ROWS == 1 { 1 } else { t.rows };
@@ -216,6 +277,10 @@ unsafe fn along_rows<V: Vector, const ROWS: usize>(t: &Raw<V::Part>) {
             for i in 0..V::LANES {
                 // Lanes past the last column read it again and aren't stored.
                 runs[i] = t.b.wrapping_offset((j + i.min(count - 1)) as isize * t.b_step);
+            }
+            let mut weights = [V::neutral(); MOST_LANES];
+            for i in 0..(if ASIDE { count } else { 0 }) {
+                weights[i] = V::splat(t.weights.wrapping_offset((j + i) as isize * t.weights_step));
             }
             let mut totals = [V::neutral(); ROWS];
             let mut lines = [V::neutral(); MOST_LANES];
@@ -228,6 +293,9 @@ unsafe fn along_rows<V: Vector, const ROWS: usize>(t: &Raw<V::Part>) {
                         let at = runs[i].wrapping_add(from);
                         V::prefetch(at.wrapping_add(AHEAD_ALONG));
                         lines[i] = V::load(at);
+                    }
+                    if ASIDE {
+                        aside([&weights, &lines], count, t.sums.wrapping_add(from), V::LANES, j == 0);
                     }
                     V::cross(&mut lines);
                     for row in 0..rows {
@@ -243,6 +311,9 @@ unsafe fn along_rows<V: Vector, const ROWS: usize>(t: &Raw<V::Part>) {
                 if some > 0 {
                     for i in 0..V::LANES {
                         lines[i] = V::load_part(runs[i].wrapping_add(full), some);
+                    }
+                    if ASIDE {
+                        aside([&weights, &lines], count, t.sums.wrapping_add(full), some, j == 0);
                     }
                     V::cross(&mut lines);
                 }

@@ -59,6 +59,8 @@ pub(crate) struct Micro<P: 'static> {
     pub across: unsafe fn(&Raw<P>),
     /// A few rows by columns that stand one after the other.
     pub along: unsafe fn(&Raw<P>),
+    /// One row by these, and sums over the columns.
+    pub both: unsafe fn(&Raw<P>),
     /// Rows by columns of one term.
     pub outer: unsafe fn(&Raw<P>),
     /// Lines into columns of a panel.
@@ -82,6 +84,11 @@ macro_rules! kernels {
         unsafe fn run_along<V: Vector>(t: &crate::arch::line::Raw<V::Part>) {
             // SAFETY: the caller's promise.
             unsafe { crate::arch::line::along::<V>(t) }
+        }
+        $(#[$attribute])?
+        unsafe fn run_both<V: Vector>(t: &crate::arch::line::Raw<V::Part>) {
+            // SAFETY: the caller's promise.
+            unsafe { crate::arch::line::both::<V>(t) }
         }
         $(#[$attribute])?
         unsafe fn run_outer<V: Vector>(t: &crate::arch::line::Raw<V::Part>) {
@@ -121,6 +128,7 @@ macro_rules! micro {
             tiles: &FLAT,
             across: run_across::<$v>,
             along: run_along::<$v>,
+            both: run_both::<$v>,
             outer: run_outer::<$v>,
             cross: run_cross::<$v>,
         };

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bilin_core::shape::plan::Loop;
+use bilin_core::shape::plan::{Loop, Plan};
 
 use super::disjoint::Shared;
 use super::element::Acc;
@@ -60,15 +60,14 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Form> {
     job.rhs.plain()?;
     job.out.plain()?;
     if is_outer {
-        return form(job, false).or_else(|| form(job, true));
+        return form::<A>(job.plan, false).or_else(|| form::<A>(job.plan, true));
     }
     let is_swapped = n < m;
-    form(job, is_swapped).or_else(|| if m.max(n) <= MAX_ROWS { form(job, !is_swapped) } else { None })
+    form::<A>(job.plan, is_swapped).or_else(|| if m.max(n) <= MAX_ROWS { form::<A>(job.plan, !is_swapped) } else { None })
 }
 
 /// How a job stands where the operand that isn't swapped away is a matrix with a dense axis.
-pub(super) fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
-    let plan = job.plan;
+pub(super) fn form<A>(plan: &Plan, is_swapped: bool) -> Option<Form> {
     let (rows, columns, a, b) = if is_swapped { (plan.n(), plan.m(), 1, 0) } else { (plan.m(), plan.n(), 0, 1) };
     let only = |loops: &[Loop<3>]| match loops {
         [] => Some(Loop { len: 1, strides: [0; 3] }),

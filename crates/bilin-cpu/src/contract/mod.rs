@@ -10,6 +10,7 @@ mod halves;
 mod job;
 mod line;
 mod operand;
+mod pair;
 mod panel;
 mod product;
 mod result;
@@ -48,6 +49,16 @@ pub fn contract_with(call: ContractCall<'_>, kernel: &str) -> Result<()> {
 /// Runs a call with the best kernel that accepts it, or the one that `BILIN_KERNEL` names where that accepts it.
 pub(crate) fn contract(call: ContractCall<'_>) -> Result<()> {
     dispatch(call, table::forced().map(|k| (k, false)))
+}
+
+/// Runs two calls at once where they read one matrix. False, and nothing is touched, where that is no gain.
+pub(crate) fn contract_both(calls: [ContractCall<'_>; 2]) -> Result<bool> {
+    match calls[0].accumulator {
+        _ if table::forced().is_some() => Ok(false),
+        DType::F32 => pair::run::<f32>(calls, DType::F32),
+        DType::F64 => pair::run::<f64>(calls, DType::F64),
+        _ => Ok(false),
+    }
 }
 
 fn not_found(kernel: &str) -> Error {

@@ -18,11 +18,11 @@ pub(crate) trait Typed: Acc {
 }
 
 /// Whole elements of a buffer's bytes.
-fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Option<&[T]> {
+pub(super) fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> Option<&[T]> {
     let whole = bytes.len() / size_of::<T>() * size_of::<T>();
     bytemuck::try_cast_slice(&bytes[..whole]).ok()
 }
-fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> Option<&mut [T]> {
+pub(super) fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> Option<&mut [T]> {
     let whole = bytes.len() / size_of::<T>() * size_of::<T>();
     bytemuck::try_cast_slice_mut(&mut bytes[..whole]).ok()
 }

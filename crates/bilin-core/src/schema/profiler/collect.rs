@@ -277,6 +277,14 @@ pub(crate) struct Lap {
 }
 
 impl Lap {
+    /// The times of two kernels that ran as one over the same elements: half of it each. The memory counts with the first.
+    pub(crate) fn halved(self, device: &Device) -> [Lap; 2] {
+        let Lap { watch, end, own } = self;
+        let (middle, own) = (watch.start + end.saturating_duration_since(watch.start) / 2, own.map(|own| own / 2));
+        let after = Watch { start: middle, memory: device.current_bytes() };
+        [Lap { watch, end: middle, own }, Lap { watch: after, end, own }]
+    }
+
     /// Adds the event; gives its place.
     pub(crate) fn record<'a>(self, run: Run<'a, impl Iterator<Item = (&'a [usize], DType)>>) -> usize {
         let Lap { watch, end, own } = self;

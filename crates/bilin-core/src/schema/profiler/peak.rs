@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::exec::call::{Conj, Precision};
 use crate::exec::device::Device;
-use crate::exec::launch;
+use crate::exec::launch::{self, Product};
 use crate::exec::map_expr::Prim;
 use crate::shape::dtype::DType;
 use crate::shape::error::Result;
@@ -79,9 +79,9 @@ fn of_products(device: &Device, dtype: DType) -> Result<f64> {
     let (spec, flops_a_step) = (Spec::matrices(), if dtype.is_complex() { 8.0 } else { 2.0 });
     best(SIDES, |side| {
         let one = launch::full(&op, device, &[side, side], dtype, Prim::ConstInt(1))?;
-        let conj = [Conj::No; 2];
-        let product = || launch::contract(&op, &spec, &one, &one, conj, dtype.accumulator(), Precision::Ieee, &[side, side], dtype);
-        let ns = shortest(device, || product().map(drop))?;
+        let (accumulator, precision, out) = (dtype.accumulator(), Precision::Ieee, (&[side, side][..], dtype));
+        let product = Product { spec: &spec, operands: [&one, &one], conj: [Conj::No; 2], accumulator, precision, out };
+        let ns = shortest(device, || launch::contract(&op, &product).map(drop))?;
         Ok((flops_a_step * (side * side * side) as f64 / ns, ns))
     })
 }
