@@ -55,8 +55,8 @@ pub(crate) fn contract(call: ContractCall<'_>) -> Result<()> {
 pub(crate) fn contract_both(calls: [ContractCall<'_>; 2]) -> Result<bool> {
     match calls[0].accumulator {
         _ if table::forced().is_some() => Ok(false),
-        DType::F32 => pair::run::<f32>(calls, DType::F32),
-        DType::F64 => pair::run::<f64>(calls, DType::F64),
+        DType::F32 => pair::run::<f32>(calls, DType::F32, Isa::best()),
+        DType::F64 => pair::run::<f64>(calls, DType::F64, Isa::best()),
         _ => Ok(false),
     }
 }
