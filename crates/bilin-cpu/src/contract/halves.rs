@@ -41,7 +41,7 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>, in_pairs: bool) -> Option<Form> 
         (kind, false) => kind,
         _ => return None,
     };
-    Some(Form { line: line::form::<A>(job.plan, n < m)?, kind }).filter(|_| kind.is_here())
+    Some(Form { line: line::form(job, n < m)?, kind }).filter(|_| kind.is_here())
 }
 
 /// Two terms of the vector as its kind wants them; −0 stands for one that isn't there, so that nothing is added for it.

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bilin_core::shape::plan::{Loop, Plan};
+use bilin_core::shape::plan::Loop;
 
 use super::disjoint::Shared;
 use super::element::Acc;
@@ -19,7 +19,7 @@ const SUM_BYTES: usize = 32 << 10;
 /// Bytes of a matrix from which reading it run by run pays, for one row and for several.
 const FAR_BYTES: [usize; 2] = [16 << 10, 1 << 20];
 /// Terms from which reading columns whose terms stand side by side pays.
-const LEAST_ALONG: usize = 8;
+pub(super) const LEAST_ALONG: usize = 8;
 
 /// How the matrix is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,14 +60,15 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Form> {
     job.rhs.plain()?;
     job.out.plain()?;
     if is_outer {
-        return form::<A>(job.plan, false).or_else(|| form::<A>(job.plan, true));
+        return form(job, false).or_else(|| form(job, true));
     }
     let is_swapped = n < m;
-    form::<A>(job.plan, is_swapped).or_else(|| if m.max(n) <= MAX_ROWS { form::<A>(job.plan, !is_swapped) } else { None })
+    form(job, is_swapped).or_else(|| if m.max(n) <= MAX_ROWS { form(job, !is_swapped) } else { None })
 }
 
 /// How a job stands where the operand that isn't swapped away is a matrix with a dense axis.
-pub(super) fn form<A>(plan: &Plan, is_swapped: bool) -> Option<Form> {
+pub(super) fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
+    let plan = job.plan;
     let (rows, columns, a, b) = if is_swapped { (plan.n(), plan.m(), 1, 0) } else { (plan.m(), plan.n(), 0, 1) };
     let only = |loops: &[Loop<3>]| match loops {
         [] => Some(Loop { len: 1, strides: [0; 3] }),

@@ -3,29 +3,51 @@
 
 use bilin_core::exec::buffer::{host_bytes, host_bytes_mut};
 use bilin_core::exec::call::{Accum, ContractCall};
-use bilin_core::shape::plan::Plan;
+use bilin_core::shape::plan::{Loop, Plan};
 use bilin_core::{DType, Result};
 
 use super::disjoint::Shared;
 use super::element::Acc;
-use super::line::{self, Added, Form, Way};
+use super::line::{Added, LEAST_ALONG};
 use super::scratch::with_scratch;
 use super::typed::{elements, elements_mut};
 use crate::arch::line::{Aside, Rows};
 use crate::arch::{Isa, Lines};
 use crate::threads;
 
+/// Lines up to which short ones pay too: that one call is spared outweighs how they are read.
+const MOST_SHORT: usize = 64;
+
+/// How a vector times a matrix stands: which operand is the matrix, its columns and its terms.
+#[derive(Clone, Copy)]
+struct Form {
+    matrix: usize,
+    columns: Loop<3>,
+    terms: Loop<3>,
+}
+
+impl Form {
+    fn new(plan: &Plan) -> Option<Form> {
+        let [batch, m, n, _] = plan.sizes();
+        let (matrix, columns) = if n < m { (0, plan.m()) } else { (1, plan.n()) };
+        let (&[columns], &[terms], (1, 1)) = (columns, plan.k(), (batch, m.min(n))) else { return None };
+        (columns.strides[2] == 1).then_some(Form { matrix, columns, terms })
+    }
+
+    /// From column to column and from term to term of the matrix.
+    fn steps(&self) -> [isize; 2] {
+        [self.columns.strides[self.matrix], self.terms.strides[self.matrix]]
+    }
+}
+
 /// How two products stand, where each is a vector times a matrix of the same lines, of which the terms of the first stand side by
 /// side, and the columns of the second.
-fn accepts<A: Acc>(plans: [&Plan; 2]) -> Option<[Form; 2]> {
-    let form = |plan: &Plan, way| {
-        let [batch, m, n, _] = plan.sizes();
-        let form = if batch == 1 && m.min(n) == 1 { line::form::<A>(plan, n < m) } else { None };
-        form.filter(|f| f.way == way && f.column_step == 1)
-    };
-    let forms = [form(plans[0], Way::Along)?, form(plans[1], Way::Across)?];
-    let [[_, m, n, k], [_, p, q, l]] = plans.map(Plan::sizes);
-    ([m.max(n), k] == [l, p.max(q)] && forms[0].steps[1] == forms[1].steps[1]).then_some(forms)
+fn accepts(plans: [&Plan; 2]) -> Option<[Form; 2]> {
+    let [first, second] = [Form::new(plans[0])?, Form::new(plans[1])?];
+    let (lines, step) = ([first.columns.len, first.terms.len], first.steps()[0]);
+    let is_one = first.steps() == [step, 1] && second.steps() == [1, step] && [second.terms.len, second.columns.len] == lines;
+    let pays = lines[1] >= LEAST_ALONG || lines[0] <= MOST_SHORT;
+    (is_one && pays).then_some([first, second])
 }
 
 /// The memory of a product, with its first elements.
@@ -38,15 +60,11 @@ struct Side<'a, A> {
 /// `None` where memory isn't aligned to elements.
 fn side<'a, A: Acc>(call: ContractCall<'a>, form: &Form) -> Result<Option<Side<'a, A>>> {
     let ContractCall { op, plan, lhs, rhs, out, .. } = call;
-    let [lhs_at, rhs_at, out_at] = plan.offsets().map(|o| o as isize);
-    let mut sides = [(elements(host_bytes(op, lhs.buffer)?), lhs_at), (elements(host_bytes(op, rhs.buffer)?), rhs_at)];
-    if form.is_swapped {
-        sides.reverse();
-    }
-    let out = elements_mut(host_bytes_mut(op, out.buffer)?);
-    let [(Some(vector), at), (Some(matrix), matrix_at)] = sides else { return Ok(None) };
-    let vector = Lines { data: vector, at, step: form.steps[0] };
-    Ok(out.map(|out| Side { matrix: (matrix, matrix_at), vector, out: (Shared::new(out), out_at) }))
+    let (sources, ats, vector) = ([lhs, rhs], plan.offsets().map(|o| o as isize), 1 - form.matrix);
+    let [matrix, data] = [form.matrix, vector].map(|i| host_bytes(op, sources[i].buffer).map(elements));
+    let (Some(matrix), Some(data), Some(out)) = (matrix?, data?, elements_mut(host_bytes_mut(op, out.buffer)?)) else { return Ok(None) };
+    let vector = Lines { data, at: ats[vector], step: form.terms.strides[vector] };
+    Ok(Some(Side { matrix: (matrix, ats[form.matrix]), vector, out: (Shared::new(out), ats[2]) }))
 }
 
 /// Runs two calls whose operands, sums and results are all of `dtype`, which is `A`'s. False, and nothing is touched, where they
@@ -56,13 +74,13 @@ pub(super) fn run<A: Acc<Part = A>>(mut calls: [ContractCall<'_>; 2], dtype: DTy
     if calls.iter().any(|c| c.accum != Accum::Replace || !is_plain(c)) {
         return Ok(false);
     }
-    let found = |calls: &[ContractCall<'_>; 2]| accepts::<A>([calls[0].plan, calls[1].plan]);
+    let found = |calls: &[ContractCall<'_>; 2]| accepts([calls[0].plan, calls[1].plan]);
     let forms = found(&calls).or_else(|| {
         calls.reverse();
         found(&calls)
     });
     let Some(forms) = forms else { return Ok(false) };
-    let [rows, columns] = [calls[1].plan.sizes()[3], calls[0].plan.sizes()[3]];
+    let [rows, columns] = [forms[0].columns.len, forms[0].terms.len];
     // A task reads the rows of one block of the sums over columns, so that it sums each of these from end to end.
     let blocks = rows.div_ceil(A::BLOCK);
     let cost = threads::cost(2 * A::BLOCK * columns, A::BLOCK.saturating_mul(columns) * size_of::<A>());
@@ -72,7 +90,7 @@ pub(super) fn run<A: Acc<Part = A>>(mut calls: [ContractCall<'_>; 2], dtype: DTy
     }
     let [first, second] = calls;
     let (Some(along), Some(across)) = (side::<A>(first, &forms[0])?, side::<A>(second, &forms[1])?) else { return Ok(false) };
-    let ((matrix, at), step) = (along.matrix, forms[0].steps[1]);
+    let ((matrix, at), step) = (along.matrix, forms[0].steps()[0]);
     if !std::ptr::eq(matrix, across.matrix.0) || at != across.matrix.1 {
         return Ok(false);
     }
@@ -210,6 +228,10 @@ mod tests {
     #[test]
     fn both_have_the_bits_of_each_by_itself() {
         let shapes = [
+            [2, 2],
+            [5, 3],
+            [16, 16],
+            [64, 7],
             [9, 1024],
             [15, 600],
             [16, 513],
@@ -259,8 +281,8 @@ mod tests {
         assert!(untouched(case.by(Some(&copy), run)));
         assert!(untouched(case.by(None, |[one, other]| run([one, other.adding().unwrap()]))));
         assert!(untouched(Case::new(DType::F64, [40, 300], plain).by(None, run)));
-        // No dense axis; one column; what the nearest cache holds.
-        for (shape, lines) in [([40, 300], (false, [false, true])), ([4000, 1], plain), ([20, 20], plain)] {
+        // No dense axis; one column; many short lines.
+        for (shape, lines) in [([40, 300], (false, [false, true])), ([4000, 1], plain), ([4000, 5], plain)] {
             assert!(untouched(Case::new(DType::F32, shape, lines).by(None, run)), "{shape:?}");
         }
     }
