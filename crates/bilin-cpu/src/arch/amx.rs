@@ -9,8 +9,19 @@ use core::arch::x86_64::*;
 use core::marker::PhantomData;
 use std::sync::OnceLock;
 
+/// Rows of a block, and words of each.
+const SIDE: usize = 16;
+/// Bytes of a row.
+const LINE: usize = 64;
 /// 16 rows of 16 words.
-pub(crate) type Block = [[u32; 16]; 16];
+pub(crate) type Block = [[u32; SIDE]; SIDE];
+
+/// 32 rows of words, from the first byte on.
+pub(crate) struct Rows<'a> {
+    pub bytes: &'a [u8],
+    /// Bytes from row to row, whose words stand side by side; none where there are two runs of blocks instead.
+    pub row: Option<usize>,
+}
 
 /// How bytes, or halves, are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,21 +91,29 @@ impl Session {
         Some(Session { on_thread: PhantomData })
     }
 
-    /// `c[2i + j] = a[i]·b[j]`, or that added, for i and j of 0 and 1: `a` and `b` hold two runs of `c`'s blocks each, one
-    /// block for 16 words of k.
-    pub(crate) fn square(&self, dot: Dot, a: [&[Block]; 2], b: [&[Block]; 2], c: &mut [Block; 4], first: bool) {
-        let count = a[0].len();
-        assert!(count > 0 && [a[1].len(), b[0].len(), b[1].len()] == [count; 3]);
-        let runs = [a[0].as_ptr(), a[1].as_ptr(), b[0].as_ptr(), b[1].as_ptr()];
-        let c = c.as_mut_ptr();
-        // SAFETY: each run holds `count` blocks and `c` four, each of 1024 bytes; the session has shaped the tiles.
+    /// `c[2i + j] = a[i]·b[j]`, or that added, for i and j of 0 and 1, over runs of blocks for 16 words of k each: two in `a`,
+    /// and in `b` one after the other.
+    pub(crate) fn square(&self, dot: Dot, a: &Rows<'_>, b: &[Block], c: &mut [Block; 4], first: bool) {
+        let count = b.len() / 2;
+        assert!(count > 0 && b.len() == 2 * count);
+        let size = SIDE * LINE;
+        let (row, step, second) = match a.row {
+            None => (LINE, size, count * size),
+            Some(row) => (row, LINE, SIDE * row),
+        };
+        assert!(second + (SIDE - 1) * row + (count - 1) * step + LINE <= a.bytes.len());
+        let (a0, b0) = (a.bytes.as_ptr(), b.as_ptr().cast::<u8>());
+        let runs = [a0, a0.wrapping_add(second), b0, b0.wrapping_add(count * size)];
+        let (c, steps) = (c.as_mut_ptr(), [row, step]);
+        // SAFETY: `b` holds two runs of `count` blocks, `c` four, each of 1024 bytes, and by the assertion above the last line of
+        // the last block of `a` stands inside it; the session has shaped the tiles.
         unsafe {
             match dot {
-                Dot::Bf16 => square_bf16(count, runs, c, first),
-                Dot::Bytes([true, true]) => square_ss(count, runs, c, first),
-                Dot::Bytes([true, false]) => square_su(count, runs, c, first),
-                Dot::Bytes([false, true]) => square_us(count, runs, c, first),
-                Dot::Bytes([false, false]) => square_uu(count, runs, c, first),
+                Dot::Bf16 => square_bf16(count, runs, steps, c, first),
+                Dot::Bytes([true, true]) => square_ss(count, runs, steps, c, first),
+                Dot::Bytes([true, false]) => square_su(count, runs, steps, c, first),
+                Dot::Bytes([false, true]) => square_us(count, runs, steps, c, first),
+                Dot::Bytes([false, false]) => square_uu(count, runs, steps, c, first),
             }
         }
     }
@@ -130,8 +149,10 @@ impl Drop for Session {
 macro_rules! square {
     ($name:ident, $dot:literal) => {
         /// # Safety
-        /// `runs` have `count` blocks each, `c` four; tiles are shaped.
-        unsafe fn $name(count: usize, runs: [*const Block; 4], c: *mut Block, first: bool) {
+        /// From `runs` on there are `count` blocks each, those of `a` with lines `steps[0]` bytes apart, a block `steps[1]` after
+        /// the other; of `c` there are four; tiles are shaped.
+        unsafe fn $name(count: usize, runs: [*const u8; 4], steps: [usize; 2], c: *mut Block, first: bool) {
+            // Rows pass by once for each pair of columns, which should stay in the nearest cache: hence the loads with a hint.
             // SAFETY: the caller's promise; every tile register is named as overwritten.
             unsafe {
                 asm!(
@@ -148,16 +169,16 @@ macro_rules! square {
                     "tilezero tmm2",
                     "tilezero tmm3",
                     "4:",
-                    "tileloadd tmm4, [{a0} + {row}*1]",
+                    "tileloaddt1 tmm4, [{a0} + {a_row}*1]",
                     "tileloadd tmm6, [{b0} + {row}*1]",
                     "tileloadd tmm7, [{b1} + {row}*1]",
                     concat!($dot, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm5, [{a1} + {row}*1]",
+                    "tileloaddt1 tmm5, [{a1} + {a_row}*1]",
                     concat!($dot, " tmm1, tmm4, tmm7"),
                     concat!($dot, " tmm2, tmm5, tmm6"),
                     concat!($dot, " tmm3, tmm5, tmm7"),
-                    "add {a0}, 1024",
-                    "add {a1}, 1024",
+                    "add {a0}, {a_step}",
+                    "add {a1}, {a_step}",
                     "add {b0}, 1024",
                     "add {b1}, 1024",
                     "dec {count}",
@@ -166,7 +187,7 @@ macro_rules! square {
                     "tilestored [{c} + {row}*1 + 1024], tmm1",
                     "tilestored [{c} + {row}*1 + 2048], tmm2",
                     "tilestored [{c} + {row}*1 + 3072], tmm3",
-                    first = in(reg) usize::from(first), c = in(reg) c, row = in(reg) 64usize,
+                    first = in(reg) usize::from(first), c = in(reg) c, row = in(reg) LINE, a_row = in(reg) steps[0], a_step = in(reg) steps[1],
                     a0 = inout(reg) runs[0] => _, a1 = inout(reg) runs[1] => _,
                     b0 = inout(reg) runs[2] => _, b1 = inout(reg) runs[3] => _,
                     count = inout(reg) count => _,

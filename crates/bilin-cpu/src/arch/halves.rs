@@ -4,10 +4,12 @@
 #![allow(clippy::needless_range_loop, reason = "an index names the register")]
 
 use core::arch::x86_64::*;
+use std::sync::OnceLock;
 
 use super::avx512::cross32;
 use super::line::AHEAD_ALONG;
 use super::{Isa, Lines, reach};
+use crate::contract::disjoint::Shared;
 
 /// Halves in a vector, and columns that are summed at once where they stand side by side.
 pub(crate) const WIDTH: usize = 32;
@@ -331,6 +333,80 @@ unsafe fn interleave_lines([mut upper, mut lower]: [*const u16; 2], step: isize,
                 _mm512_mask_storeu_epi32(dst.wrapping_add(whole).cast(), mask, _mm512_permutex2var_epi16(a, index, b));
             }
             (upper, lower, dst) = (upper.wrapping_offset(step), lower.wrapping_offset(step), dst.wrapping_add(columns));
+        }
+    }
+}
+
+/// Writes a block of `height` lines of 16 sums, or two side by side, as the nearest bf16 (ties to even; NaN stays NaN): `count`
+/// columns to `base` plus each of `rows`. False, and nothing is done, where the processor has no instruction for it.
+pub(crate) fn round_rows(src: &[f32], height: usize, out: &Shared<'_, u16>, base: isize, rows: &[isize], count: usize) -> bool {
+    static IS_HERE: OnceLock<bool> = OnceLock::new();
+    let is_here = || Isa::best_detected() >= Isa::Avx512 && std::is_x86_feature_detected!("avx512bf16");
+    if !IS_HERE.get_or_init(is_here) {
+        return false;
+    }
+    assert!((1..=2 * LANES).contains(&count) && rows.len() <= height && src.len() >= count.div_ceil(LANES) * height * LANES);
+    let last = out.len() as isize - count as isize;
+    assert!(rows.iter().all(|row| (0..=last).contains(&(base + row))));
+    // SAFETY: the processor has the instructions; `src` holds the blocks, and every row stands inside the result.
+    unsafe { round_rows_by(src.as_ptr(), height, out.as_ptr().wrapping_offset(base), rows, count) };
+    true
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")]
+unsafe fn round_rows_by(src: *const f32, height: usize, out: *mut u16, rows: &[isize], count: usize) {
+    const SUBNORMAL: i32 = 1 << 5;
+    let mask = u32::MAX >> (2 * LANES - count);
+    // Where there is one block it is both halves of a vector, of which the upper one isn't written.
+    let second = if count > LANES { height * LANES } else { 0 };
+    for (i, &row) in rows.iter().enumerate() {
+        // SAFETY: the caller's promise; lanes that are masked out aren't written.
+        unsafe {
+            let both = [0, second].map(|block| _mm512_loadu_ps(src.add(block + i * LANES)));
+            let are_subnormal = both.map(|x| _mm512_fpclass_ps_mask::<SUBNORMAL>(x));
+            let halves = if are_subnormal == [0; 2] {
+                core::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(both[1], both[0]))
+            } else {
+                let [low, high] = both.map(|x| round(x));
+                _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+            };
+            let to = out.offset(row);
+            if mask == u32::MAX { _mm512_storeu_si512(to.cast(), halves) } else { _mm512_mask_storeu_epi16(to.cast(), mask, halves) }
+        }
+    }
+}
+
+/// The nearest bf16 in whole numbers: the instruction takes subnormal numbers for zeros.
+#[target_feature(enable = "avx512f")]
+fn round(x: __m512) -> __m256i {
+    let (bits, is_nan) = (_mm512_castps_si512(x), _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x));
+    let upper = _mm512_srli_epi32::<16>(bits);
+    let half = _mm512_add_epi32(_mm512_and_si512(upper, _mm512_set1_epi32(1)), _mm512_set1_epi32(0x7fff));
+    let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(bits, half));
+    _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, is_nan, upper, _mm512_set1_epi32(0x40)))
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    #[test]
+    fn rounding_is_to_nearest_with_ties_to_even_and_keeps_nan() {
+        // Every upper half with lower halves around a tie, and some of all kinds.
+        let lower = [0u32, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234, 0xabcd];
+        let all: Vec<f32> = (0..1u32 << 16).flat_map(|upper| lower.map(|low| f32::from_bits(upper << 16 | low))).collect();
+        for src in all.chunks_exact(2 * LANES * LANES) {
+            let mut dst = [0u16; 2 * LANES * LANES];
+            let rows: [isize; LANES] = std::array::from_fn(|i| (i * WIDTH) as isize);
+            if !round_rows(src, LANES, &Shared::new(&mut dst), 0, &rows, WIDTH) {
+                return;
+            }
+            for (at, got) in dst.iter().enumerate() {
+                let x = src[at % WIDTH / LANES * LANES * LANES + at / WIDTH * LANES + at % LANES];
+                assert_eq!(*got, bf16::from_f32(x).to_bits(), "{x} ({:x})", x.to_bits());
+            }
         }
     }
 }

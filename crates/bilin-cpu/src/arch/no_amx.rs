@@ -3,6 +3,13 @@
 /// 16 rows of 16 words.
 pub(crate) type Block = [[u32; 16]; 16];
 
+/// 32 rows of words.
+#[expect(dead_code, reason = "kernels of other processors read it")]
+pub(crate) struct Rows<'a> {
+    pub bytes: &'a [u8],
+    pub row: Option<usize>,
+}
+
 /// How bytes, or halves, are multiplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dot {
@@ -21,7 +28,7 @@ impl Session {
         None
     }
     /// Never called.
-    pub(crate) fn square(&self, _dot: Dot, _a: [&[Block]; 2], _b: [&[Block]; 2], _c: &mut [Block; 4], _first: bool) {
+    pub(crate) fn square(&self, _dot: Dot, _a: &Rows<'_>, _b: &[Block], _c: &mut [Block; 4], _first: bool) {
         match *self {}
     }
     /// Never called.

@@ -1,6 +1,7 @@
 //! What stands for kernels of halves where the processor's family has none that are known here.
 
 use super::Lines;
+use crate::contract::disjoint::Shared;
 
 /// Columns that are summed at once.
 pub(crate) const WIDTH: usize = 32;
@@ -40,3 +41,7 @@ pub(crate) fn across(_kind: Kind, _r: &mut Row<'_>) {}
 pub(crate) fn along(_kind: Kind, _r: &mut Row<'_>) {}
 /// Never called.
 pub(crate) fn interleave(_data: &[u16], _firsts: [isize; 2], _step: isize, _sizes: [usize; 2], _dst: &mut [u32]) {}
+/// Not here.
+pub(crate) fn round_rows(_src: &[f32], _height: usize, _out: &Shared<'_, u16>, _base: isize, _rows: &[isize], _count: usize) -> bool {
+    false
+}

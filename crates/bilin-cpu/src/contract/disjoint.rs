@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use bytemuck::Pod;
+
 /// Memory of a result that several tasks write at once.
 ///
 /// Invariant, kept by every driver in this folder: the tasks of one call split the index space of the result, and a
@@ -34,6 +36,16 @@ impl<'a, T: Copy> Shared<'a, T> {
     #[inline]
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.first
+    }
+
+    /// The same memory of halves as their bits.
+    #[inline]
+    pub(crate) fn bits(&self) -> Shared<'a, u16>
+    where
+        T: Pod,
+    {
+        assert!(size_of::<T>() == size_of::<u16>() && align_of::<T>() == align_of::<u16>());
+        Shared { first: self.first.cast(), len: self.len, life: PhantomData }
     }
 
     /// Writes one element of the running task's.

@@ -1,6 +1,7 @@
 //! Contractions: from a checked call to a kernel.
 
 mod batch;
+mod blocks;
 mod direct;
 pub(crate) mod disjoint;
 mod dot;

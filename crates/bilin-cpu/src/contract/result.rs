@@ -3,12 +3,13 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
+use half::bf16;
 
 use super::disjoint::Shared;
 use super::element::{Acc, Convert};
 use super::operand::is_same;
 use super::steps::Steps;
-use crate::arch::{Isa, Work};
+use crate::arch::{Isa, Work, halves};
 
 /// Columns of a block of a tile unit.
 const TILE: usize = 16;
@@ -71,6 +72,23 @@ struct Stored<'a, 'o, T, A: Acc, F> {
     src: &'a [A],
 }
 
+/// Lines of `TILE` elements of one or two blocks of `height` lines, to `count` columns of the rows.
+#[inline(always)]
+fn place<T: Copy>(out: &Shared<'_, T>, lines: &[T], height: usize, first: isize, rows: &[isize], count: usize) {
+    for (i, &row) in rows.iter().enumerate() {
+        let (left, right) = out.run(first + row, count).split_at_mut(count.min(TILE));
+        for (block, to) in [left, right].into_iter().enumerate() {
+            let from = (block * height + i) * TILE;
+            // A line of a number that is known here is a register.
+            match to.as_chunks_mut::<TILE>() {
+                ([], []) => {}
+                ([whole], []) => whole.copy_from_slice(&lines[from..][..TILE]),
+                (_, part) => part.copy_from_slice(&lines[from..][..part.len()]),
+            }
+        }
+    }
+}
+
 impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, A, F> {
     type Output = ();
     #[inline(always)]
@@ -84,24 +102,25 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
         }
         let across = count.div_ceil(width);
         let height = src.len() / (across * width);
-        // The line of a row in a block, and where its columns begin.
-        let lines = (0..rows.len()).flat_map(|row| (0..across).map(move |block| (row, (block * height + row) * width, block * width)));
-        let converts = dense && !out.adds && out.plain.is_none();
-        if converts && width == TILE && src.len() <= PAIR {
-            // Lines are too short for a loop each: all are converted in one.
+        if dense && !out.adds && width == TILE && across <= 2 && src.len() <= PAIR {
+            // Lines are too short for a loop each.
+            let first = base + columns.at[0];
+            if let Some(plain) = out.plain.as_ref().filter(|_| A::PARTS == 1) {
+                return place(plain, bytemuck::cast_slice(src), height, first, rows, count);
+            }
+            let is_bf16 = is_same::<A, f32>() && is_same::<T, bf16>();
+            if is_bf16 && halves::round_rows(bytemuck::cast_slice(src), height, &out.data.bits(), first, rows, count) {
+                return;
+            }
             let mut made = [T::zeroed(); PAIR];
             for (to, &from) in made.iter_mut().zip(src) {
                 *to = F::convert(from);
             }
-            for (row, at, column) in lines {
-                let to = out.data.run(base + rows[row] + columns.at[column], TILE.min(count - column));
-                match (<&mut [T; TILE]>::try_from(&mut *to), made[at..].first_chunk()) {
-                    (Ok(to), Some(line)) => *to = *line,
-                    _ => to.copy_from_slice(&made[at..][..to.len()]),
-                }
-            }
-            return;
+            return place(&out.data, &made, height, first, rows, count);
         }
+        // The line of a row in a block, and where its columns begin.
+        let lines = (0..rows.len()).flat_map(|row| (0..across).map(move |block| (row, (block * height + row) * width, block * width)));
+        let converts = dense && !out.adds && out.plain.is_none();
         for (row, at, column) in lines {
             let (row, columns) = (base + rows[row], &columns.at[column.min(columns.at.len())..]);
             let line = &src[at..][..width.min(count - column)];
@@ -165,8 +184,6 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
-
     use super::super::element::Plain;
     use super::*;
 

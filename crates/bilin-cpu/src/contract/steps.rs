@@ -39,9 +39,14 @@ impl<'a> Steps<'a> {
     /// Fills `dst` as [`fill_offsets`] does.
     pub(crate) fn filled(loops: &[Loop<3>], which: usize, start: usize, dst: &'a mut [isize]) -> Steps<'a> {
         fill_offsets(loops, which, start, dst);
+        Steps::of(loops, which, dst)
+    }
+
+    /// From what [`fill_offsets`] has filled.
+    pub(crate) fn of(loops: &[Loop<3>], which: usize, at: &'a [isize]) -> Steps<'a> {
         match loops {
-            [one] => Steps { at: dst, stride: Some(if dst.len() <= 1 { 1 } else { one.strides[which] }) },
-            _ => Steps::new(dst),
+            [one] => Steps { at, stride: Some(if at.len() <= 1 { 1 } else { one.strides[which] }) },
+            _ => Steps::new(at),
         }
     }
 

@@ -4,26 +4,24 @@
 
 #![allow(clippy::needless_range_loop, reason = "plain loops over arrays become vectors")]
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bilin_core::exec::order::PAIRED_FROM;
 use bilin_core::{c64, c128};
-use bytemuck::Pod;
-use half::bf16;
 
+use super::blocks::{SIDE, direct_rows, pack, part};
 use super::element::Acc;
 use super::job::{Job, Oriented, inner_stride};
 use super::operand::Raw;
 use super::scratch::{carve, carved_bytes, with_scratch};
 use super::steps::{Steps, fill_offsets};
 use super::words;
-use crate::arch::amx::{self, Block, Dot, Session};
+use crate::arch::amx::{Block, Dot, Rows, Session};
 use crate::arch::tile::Micro;
-use crate::arch::{self, Isa, Work};
+use crate::arch::{self, Work};
 use crate::threads;
 
-/// Rows and columns of a block, and its words of k.
-const SIDE: usize = 16;
 /// Elements of a block.
 const AREA: usize = SIDE * SIDE;
 /// Words of k between two visits of a sum.
@@ -160,23 +158,29 @@ pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, form: Form) -> Option<()> {
         let Some(session) = Session::new() else {
             return has_failed.store(true, Ordering::Relaxed);
         };
-        for task in tasks {
-            let (row, column) = (task % parts % row_parts * row_step, task % parts / row_parts * column_step);
+        let done = |part: usize, batch: Range<usize>| {
+            let (row, column) = (part % row_parts * row_step, part / row_parts * column_step);
             let area = [[row, rows.min(row + row_step)], [column, columns.min(column + column_step)]];
-            if rectangle(job, form, &o, &session, task / parts, area).is_none() {
+            if rectangle(job, form, &o, &session, batch, area).is_none() {
                 has_failed.store(true, Ordering::Relaxed);
             }
+        };
+        if parts == 1 {
+            done(0, tasks);
+        } else {
+            tasks.for_each(|task| done(task % parts, task / parts..task / parts + 1));
         }
     });
     if has_failed.into_inner() { None } else { Some(()) }
 }
 
+/// Rows times columns of some steps of the batch.
 fn rectangle<A: Tiled>(
     job: &Job<'_, A>,
     form: Form,
     o: &Oriented<'_, A>,
     session: &Session,
-    batch: usize,
+    batch: Range<usize>,
     [row, column]: [[usize; 2]; 2],
 ) -> Option<()> {
     let k = job.sizes[3];
@@ -197,7 +201,6 @@ fn rectangle<A: Tiled>(
     let kept = if k > terms { row_groups * column_groups } else { 1 };
     let (a_len, b_len) = (row_groups * form.group * run, WIDE.min(column_groups) * form.group * run);
     let bytes = carved_bytes::<Block>(a_len) + carved_bytes::<Block>(b_len) + carved_bytes::<A>(kept * sums_len);
-    let bases = job.bases(batch);
     with_scratch(bytes, 2 * (rows + columns + terms), |memory, offsets| {
         let (a_blocks, memory) = carve::<Block>(memory, a_len);
         let (b_blocks, memory) = carve::<Block>(memory, b_len);
@@ -207,36 +210,42 @@ fn rectangle<A: Tiled>(
         let (b_columns, offsets) = offsets.split_at_mut(columns);
         let (c_columns, offsets) = offsets.split_at_mut(columns);
         let (a_ks, b_ks) = offsets.split_at_mut(terms);
-        fill_offsets(o.rows, o.a.0, row[0], a_rows);
+        let (a_rows, b_columns) = (Steps::filled(o.rows, o.a.0, row[0], a_rows), Steps::filled(o.columns, o.b.0, column[0], b_columns));
         fill_offsets(o.rows, 2, row[0], c_rows);
-        fill_offsets(o.columns, o.b.0, column[0], b_columns);
-        fill_offsets(o.columns, 2, column[0], c_columns);
-        let (a_rows, b_columns, c_columns) = (Steps::new(a_rows), Steps::new(b_columns), Steps::new(c_columns));
+        let c_columns = Steps::filled(o.columns, 2, column[0], c_columns);
         let mut limb_sums = [[[0; SIDE]; SIDE]; 8];
-        for from in (0..k).step_by(terms) {
-            let count = terms.min(k - from);
-            fill_offsets(job.plan.k(), o.a.0, from, &mut a_ks[..count]);
-            fill_offsets(job.plan.k(), o.b.0, from, &mut b_ks[..count]);
-            let (a_steps, b_steps) = (Steps::new(&a_ks[..count]), Steps::new(&b_ks[..count]));
+        let mut filled = None;
+        for (batch, from) in batch.flat_map(|batch| (0..k).step_by(terms).map(move |from| (batch, from))) {
+            let (bases, count) = (job.bases(batch), terms.min(k - from));
+            if filled.replace(from) != Some(from) {
+                fill_offsets(job.plan.k(), o.a.0, from, &mut a_ks[..count]);
+                fill_offsets(job.plan.k(), o.b.0, from, &mut b_ks[..count]);
+            }
+            let (a_steps, b_steps) = (Steps::of(job.plan.k(), o.a.0, &a_ks[..count]), Steps::of(job.plan.k(), o.b.0, &b_ks[..count]));
             let run = count.div_ceil(SIDE * form.in_word) * form.planes;
             let (is_first, is_last) = (from == 0, from + count == k);
-            let a_used = &mut a_blocks[..row_groups * form.group * run];
-            pack(a, job.isa, form, bases[o.a.0], a_rows, a_steps, false, a_used);
+            let direct = if column_groups <= WIDE { direct_rows(a, form.planes, bases[o.a.0], a_rows, a_steps) } else { None };
+            if direct.is_none() {
+                pack(a, job.isa, form.planes, bases[o.a.0], a_rows, a_steps, false, &mut a_blocks[..row_groups * form.group * run]);
+            }
             for column_group in 0..column_groups {
                 let place = column_group % WIDE;
                 if place == 0 {
                     let wide = WIDE.min(column_groups - column_group);
                     let some = part(b_columns, column_group * side, wide * side);
-                    pack(b, job.isa, form, bases[o.b.0], some, b_steps, true, &mut b_blocks[..wide * form.group * run]);
+                    pack(b, job.isa, form.planes, bases[o.b.0], some, b_steps, true, &mut b_blocks[..wide * form.group * run]);
                 }
                 let b_group = &b_blocks[place * form.group * run..][..form.group * run];
                 for (row_group, a_group) in a_blocks.chunks_exact(form.group * run).take(row_groups).enumerate() {
                     let at = if kept == 1 { 0 } else { column_group * row_groups + row_group };
                     let sums = &mut sums[at * sums_len..][..sums_len];
                     if form.planes == 1 {
-                        let (a, b) = (a_group.split_at(run), b_group.split_at(run));
+                        let a = match direct {
+                            Some((bytes, row)) => Rows { bytes: &bytes[row_group * side * row..], row: Some(row) },
+                            None => Rows { bytes: bytemuck::cast_slice(a_group), row: None },
+                        };
                         if let Some(c) = A::as_blocks(sums) {
-                            session.square(dot, [a.0, a.1], [b.0, b.1], c, is_first);
+                            session.square(dot, &a, b_group, c, is_first);
                         }
                     } else {
                         session.limbs(form.planes, a_group, b_group, &mut limb_sums);
@@ -259,13 +268,6 @@ fn rectangle<A: Tiled>(
     })
 }
 
-/// The lines from `from`, at most `most`.
-fn part(all: Steps<'_>, from: usize, most: usize) -> Steps<'_> {
-    let from = from.min(all.at.len());
-    let at = &all.at[from..all.at.len().min(from + most)];
-    Steps { at, stride: if at.len() <= 1 { Some(1) } else { all.stride } }
-}
-
 /// Sums of limbs, joined.
 struct Joined<'a, A> {
     limbs: &'a [Block],
@@ -285,205 +287,5 @@ impl<A: Tiled> Work for Joined<'_, A> {
                 *sum = sum.plus_word(u64::from(x) << (8 * shift));
             }
         }
-    }
-}
-
-/// What stands in words.
-trait Piece: Pod {
-    /// In a word: 2 or 4.
-    const IN_WORD: usize;
-    /// The piece of a plane in the low bits.
-    fn piece(self, plane: usize) -> u32;
-}
-impl Piece for bf16 {
-    const IN_WORD: usize = 2;
-    #[inline(always)]
-    fn piece(self, _plane: usize) -> u32 {
-        self.to_bits().into()
-    }
-}
-macro_rules! bytes {
-    ($($t:ty),*) => {$(
-        impl Piece for $t {
-            const IN_WORD: usize = 4;
-            #[inline(always)]
-            fn piece(self, plane: usize) -> u32 {
-                // Of a value that is narrower than its sum, the upper limbs repeat the sign.
-                if size_of::<$t>() == 8 { (self as i64 >> (8 * plane)) as u32 & 0xff } else { (self as i32 >> (8 * plane).min(31)) as u32 & 0xff }
-            }
-        }
-    )*};
-}
-bytes!(u8, i8, i16, i32, i64);
-
-#[expect(clippy::too_many_arguments, reason = "two call sites, all arguments distinct")]
-fn pack(raw: Raw<'_>, isa: Isa, form: Form, base: isize, lines: Steps<'_>, ks: Steps<'_>, are_columns: bool, dst: &mut [Block]) {
-    macro_rules! packed {
-        ($($name:ident),*) => {
-            match raw { $(Raw::$name(data) => isa.with(Packed { data, base, lines, ks, planes: form.planes, are_columns, dst }),)* }
-        };
-    }
-    packed!(Bf16, U8, I8, I16, I32, I64)
-}
-
-/// Lines (rows, or columns) on their way into blocks: for each 16 lines, one block for each plane of each 16 words of k.
-struct Packed<'a, S> {
-    data: &'a [S],
-    base: isize,
-    lines: Steps<'a>,
-    ks: Steps<'a>,
-    planes: usize,
-    are_columns: bool,
-    dst: &'a mut [Block],
-}
-
-impl<S: Piece> Work for Packed<'_, S> {
-    type Output = ();
-    #[inline(always)]
-    fn run(self) {
-        let Packed { data, base, lines, ks, planes, are_columns, dst } = self;
-        let width = SIDE * S::IN_WORD;
-        let depth = ks.at.len().div_ceil(width);
-        let groups = dst.len() / (depth * planes);
-        // Rows want words of k along a line of the block, columns want them down the block.
-        let is_down = lines.stride == Some(1) && ks.stride != Some(1) && !lines.at.is_empty();
-        for turn in 0..groups * depth {
-            // Memory is read along its dense axis.
-            let (group, i) = if is_down { (turn % groups, turn / groups) } else { (turn / depth, turn % depth) };
-            let some = part(lines, group * SIDE, SIDE).at;
-            let ks = Steps { at: &ks.at[i * width..ks.at.len().min((i + 1) * width)], stride: ks.stride };
-            let is_whole = some.len() == SIDE && ks.at.len() == width;
-            for (plane, block) in dst[(group * depth + i) * planes..][..planes].iter_mut().enumerate() {
-                if !is_whole {
-                    *block = [[0; SIDE]; SIDE];
-                }
-                if some.is_empty() {
-                    continue;
-                }
-                if is_down && is_whole {
-                    for (at, words) in ks.at.chunks_exact(S::IN_WORD).zip(block.iter_mut()) {
-                        down(data, base + some[0], at, plane, words);
-                    }
-                } else if is_down {
-                    for (at, words) in ks.at.chunks(S::IN_WORD).zip(block.iter_mut()) {
-                        for (q, &k) in at.iter().enumerate() {
-                            for (word, x) in words.iter_mut().zip(&data[(base + k + some[0]) as usize..][..some.len()]) {
-                                *word |= x.piece(plane) << (32 / S::IN_WORD * q);
-                            }
-                        }
-                    }
-                } else if ks.stride == Some(1) {
-                    for (&line, words) in some.iter().zip(block.iter_mut()) {
-                        along(&data[(base + line + ks.at[0]) as usize..][..ks.at.len()], plane, words);
-                    }
-                } else {
-                    for (&line, words) in some.iter().zip(block.iter_mut()) {
-                        for (word, at) in words.iter_mut().zip(ks.at.chunks(S::IN_WORD)) {
-                            let piece = |(q, &k): (usize, &isize)| data[(base + line + k) as usize].piece(plane) << (32 / S::IN_WORD * q);
-                            *word = at.iter().enumerate().map(piece).fold(0, |w, x| w | x);
-                        }
-                    }
-                }
-                if is_down != are_columns {
-                    amx::transpose(block);
-                }
-            }
-        }
-    }
-}
-
-/// Words of 16 lines that stand side by side, from 2 or 4 runs.
-#[inline(always)]
-fn down<S: Piece>(data: &[S], base: isize, ks: &[isize], plane: usize, words: &mut [u32; SIDE]) {
-    let run = |q: usize| data[(base + ks[q]) as usize..].first_chunk::<SIDE>();
-    if S::IN_WORD == 2 {
-        if let (Some(a), Some(b)) = (run(0), run(1)) {
-            for j in 0..SIDE {
-                words[j] = a[j].piece(plane) | b[j].piece(plane) << 16;
-            }
-        }
-    } else if let (Some(a), Some(b), Some(c), Some(d)) = (run(0), run(1), run(2), run(3)) {
-        for j in 0..SIDE {
-            words[j] = a[j].piece(plane) | b[j].piece(plane) << 8 | c[j].piece(plane) << 16 | d[j].piece(plane) << 24;
-        }
-    }
-}
-
-/// A run of k as words.
-#[inline(always)]
-fn along<S: Piece>(from: &[S], plane: usize, words: &mut [u32; SIDE]) {
-    if S::IN_WORD == 2 {
-        let halves: &mut [u16] = bytemuck::cast_slice_mut(words);
-        if let (Ok(to), Ok(from)) = (<&mut [u16; 2 * SIDE]>::try_from(&mut halves[..]), <&[S; 2 * SIDE]>::try_from(from)) {
-            let from = *from;
-            for i in 0..2 * SIDE {
-                to[i] = from[i].piece(plane) as u16;
-            }
-            return;
-        }
-        for (to, x) in halves.iter_mut().zip(from) {
-            *to = x.piece(plane) as u16;
-        }
-    } else {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
-        if let (Ok(to), Ok(from)) = (<&mut [u8; 4 * SIDE]>::try_from(&mut bytes[..]), <&[S; 4 * SIDE]>::try_from(from)) {
-            let from = *from;
-            for i in 0..4 * SIDE {
-                to[i] = from[i].piece(plane) as u8;
-            }
-            return;
-        }
-        for (to, x) in bytes.iter_mut().zip(from) {
-            *to = x.piece(plane) as u8;
-        }
-    }
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
-mod tests {
-    use super::*;
-
-    /// Blocks by their definition: word (line, w) of the block of a group of lines, of 16 words of k and of a plane holds the
-    /// pieces of that plane of the elements at `line` and at k of `IN_WORD`·w and up; columns stand across.
-    fn check<S: Piece>(data: &[S], raw: Raw<'_>, planes: usize, in_word: usize) {
-        let form = Form { dot: Dot::Bytes([false; 2]), planes, in_word, group: 1 };
-        for (line_count, k_count) in [(16usize, 64usize), (1, 1), (17, 63), (40, 130), (33, 65), (64, 200)] {
-            for [line_step, k_step] in [[1, line_count + 3], [k_count + 3, 1], [2, 2 * line_count + 5], [1, 1]] {
-                let lines: Vec<isize> = (0..line_count).map(|i| (i * line_step) as isize).collect();
-                let ks: Vec<isize> = (0..k_count).map(|i| (i * k_step) as isize).collect();
-                let (depth, groups) = (k_count.div_ceil(SIDE * in_word), line_count.div_ceil(SIDE) + 1);
-                for are_columns in [false, true] {
-                    let mut blocks = vec![[[u32::MAX; SIDE]; SIDE]; groups * depth * planes];
-                    pack(raw, Isa::best(), form, 5, Steps::new(&lines), Steps::new(&ks), are_columns, &mut blocks);
-                    for (at, block) in blocks.iter().enumerate() {
-                        let (group, i, plane) = (at / planes / depth, at / planes % depth, at % planes);
-                        for (line, w) in (0..SIDE).flat_map(|line| (0..SIDE).map(move |w| (line, w))) {
-                            let piece = |q: usize| match (lines.get(group * SIDE + line), ks.get((i * SIDE + w) * in_word + q)) {
-                                (Some(l), Some(k)) => data[(5 + l + k) as usize].piece(plane) << (32 / in_word * q),
-                                _ => 0,
-                            };
-                            let want = (0..in_word).fold(0, |word, q| word | piece(q));
-                            let got = if are_columns { block[w][line] } else { block[line][w] };
-                            assert_eq!(got, want, "{line_count} {k_count} {line_step} {k_step} {are_columns} {at} {line} {w}");
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn blocks_hold_the_words_of_their_lines() {
-        if Isa::detected() < Isa::Avx512 {
-            return;
-        }
-        let words: Vec<u64> = (1..40_000u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-        let of = |size: usize| &bytemuck::cast_slice::<u64, u8>(&words)[..words.len() * size];
-        check::<bf16>(bytemuck::cast_slice(of(2)), Raw::Bf16(bytemuck::cast_slice(of(2))), 1, 2);
-        check::<u8>(of(1), Raw::U8(of(1)), 1, 4);
-        check::<i8>(bytemuck::cast_slice(of(1)), Raw::I8(bytemuck::cast_slice(of(1))), 1, 4);
-        check::<i16>(bytemuck::cast_slice(of(2)), Raw::I16(bytemuck::cast_slice(of(2))), 2, 4);
-        check::<i32>(bytemuck::cast_slice(of(4)), Raw::I32(bytemuck::cast_slice(of(4))), 4, 4);
-        check::<i64>(bytemuck::cast_slice(of(8)), Raw::I64(bytemuck::cast_slice(of(8))), 8, 4);
     }
 }
