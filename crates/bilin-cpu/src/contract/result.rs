@@ -102,10 +102,12 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
         }
         let across = count.div_ceil(width);
         let height = src.len() / (across * width);
-        if dense && !out.adds && width == TILE && across <= 2 && src.len() <= PAIR {
+        // Complex numbers that stay what they are go line by line.
+        let is_whole = A::PARTS == 1 || out.plain.is_none();
+        if dense && !out.adds && is_whole && width == TILE && across <= 2 && src.len() <= PAIR {
             // Lines are too short for a loop each.
             let first = base + columns.at[0];
-            if let Some(plain) = out.plain.as_ref().filter(|_| A::PARTS == 1) {
+            if let Some(plain) = &out.plain {
                 return place(plain, bytemuck::cast_slice(src), height, first, rows, count);
             }
             let is_bf16 = is_same::<A, f32>() && is_same::<T, bf16>();
@@ -184,6 +186,8 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
 
 #[cfg(test)]
 mod tests {
+    use bilin_core::c64;
+
     use super::super::element::Plain;
     use super::*;
 
@@ -212,6 +216,11 @@ mod tests {
                 let mut halves = vec![bf16::from_f32(0.5); len];
                 Out::<bf16, f32, Plain>::new(&mut halves, false).store_block(Isa::best(), 7, &rows, Steps::new(&columns), TILE, src);
                 check(&|at| halves[at].to_f32(), false, "bf16");
+                let complex: Vec<c64> = src.iter().map(|&x| c64::new(x, -x)).collect();
+                let mut parts = vec![c64::new(0.5, -0.5); len];
+                Out::<c64, c64, Plain>::new(&mut parts, false).store_block(Isa::best(), 7, &rows, Steps::new(&columns), TILE, &complex);
+                check(&|at| parts[at].re, false, "c64");
+                check(&|at| -parts[at].im, false, "c64, imaginary parts");
                 for adds in [false, true] {
                     let mut sums = vec![0.5f32; len];
                     Out::<f32, f32, Plain>::new(&mut sums, adds).store_block(Isa::best(), 7, &rows, Steps::new(&columns), TILE, src);
