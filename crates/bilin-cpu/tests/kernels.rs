@@ -63,6 +63,22 @@ fn around_the_blocks_of_k() {
 }
 
 #[test]
+fn columns_that_the_first_tiles_pack() {
+    let mut rng = Rng(22);
+    for dtype in [DType::F32, DType::F64, DType::C64, DType::C128, DType::I32, DType::I64, DType::Bool] {
+        let k = block_len(dtype.accumulator()).min(1024) + 3;
+        for (m, n) in [(8, 48), (9, 100), (17, 81)] {
+            let lens = [('b', 2), ('i', m), ('j', n), ('k', k)];
+            for subscript in ["ik,kj->ij", "ki,kj->ij", "bik,kj->bij", "ik,bkj->bij"] {
+                Case::new(subscript, &lens, same(dtype), [Class::Row; 3], NO, &mut rng, false).check();
+            }
+            Case::new("ik,kj->ij", &lens, same(dtype), [Class::Row, Class::Sliced, Class::Row], [Conj::No, Conj::Yes], &mut rng, false)
+                .check();
+        }
+    }
+}
+
+#[test]
 fn several_loops_of_each_role() {
     let mut rng = Rng(3);
     let lens = [('a', 3), ('b', 2), ('i', 5), ('j', 6), ('k', 7), ('u', 4), ('v', 19)];

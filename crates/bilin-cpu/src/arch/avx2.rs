@@ -199,6 +199,14 @@ impl RealVector for F32x8 {
             [F32x8(_mm256_permute2f128_ps::<0x20>(low, high)), F32x8(_mm256_permute2f128_ps::<0x31>(low, high))]
         }
     }
+    #[inline(always)]
+    unsafe fn apart(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let (low, high) = (_mm256_permute2f128_ps::<0x20>(a.0, b.0), _mm256_permute2f128_ps::<0x31>(a.0, b.0));
+            [F32x8(_mm256_shuffle_ps::<0x88>(low, high)), F32x8(_mm256_shuffle_ps::<0xdd>(low, high))]
+        }
+    }
 }
 impl RealVector for F64x4 {
     #[inline(always)]
@@ -212,6 +220,14 @@ impl RealVector for F64x4 {
         unsafe {
             let (low, high) = (_mm256_unpacklo_pd(a.0, b.0), _mm256_unpackhi_pd(a.0, b.0));
             [F64x4(_mm256_permute2f128_pd::<0x20>(low, high)), F64x4(_mm256_permute2f128_pd::<0x31>(low, high))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn apart(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let (low, high) = (_mm256_permute2f128_pd::<0x20>(a.0, b.0), _mm256_permute2f128_pd::<0x31>(a.0, b.0));
+            [F64x4(_mm256_unpacklo_pd(low, high)), F64x4(_mm256_unpackhi_pd(low, high))]
         }
     }
 }

@@ -174,6 +174,15 @@ impl RealVector for F32x16 {
             [F32x16(_mm512_permutex2var_ps(a.0, low, b.0)), F32x16(_mm512_permutex2var_ps(a.0, high, b.0))]
         }
     }
+    #[inline(always)]
+    unsafe fn apart(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+            [F32x16(_mm512_permutex2var_ps(a.0, even, b.0)), F32x16(_mm512_permutex2var_ps(a.0, odd, b.0))]
+        }
+    }
 }
 impl RealVector for F64x8 {
     #[inline(always)]
@@ -187,6 +196,14 @@ impl RealVector for F64x8 {
         unsafe {
             let (low, high) = (_mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15));
             [F64x8(_mm512_permutex2var_pd(a.0, low, b.0)), F64x8(_mm512_permutex2var_pd(a.0, high, b.0))]
+        }
+    }
+    #[inline(always)]
+    unsafe fn apart(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the caller has AVX-512.
+        unsafe {
+            let (even, odd) = (_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15));
+            [F64x8(_mm512_permutex2var_pd(a.0, even, b.0)), F64x8(_mm512_permutex2var_pd(a.0, odd, b.0))]
         }
     }
 }

@@ -263,6 +263,27 @@ impl<P: Copy> Micro<P> {
     /// Computes tiles. Positions are checked.
     #[inline(always)]
     pub(crate) fn run(&self, r: &Run<'_, P>) {
+        let tile = self.tile(r, std::ptr::null_mut());
+        let (rows, vectors) = (r.a_rows.len(), r.cols.div_ceil(self.lanes));
+        // SAFETY: as `tile` says; `pick!` hands out kernels of sets that the processor has.
+        unsafe { self.tiles[(rows - 1) * self.vectors + vectors - 1](&tile) }
+    }
+
+    /// Computes one tile of the largest size by columns as an operand holds them, complex parts side by side, and packs these
+    /// into a panel. Positions are checked.
+    pub(crate) fn run_packing(&self, r: &Run<'_, P>, panel: &mut [P]) {
+        assert!(r.a_rows.len() == self.rows && r.cols == self.lanes * self.vectors && r.count == 1);
+        assert!(panel.len() >= r.terms * r.cols * self.parts);
+        let tile = self.tile(r, panel.as_mut_ptr());
+        // SAFETY: as `tile` says; the panel has room for each term's columns; `pick!` hands out kernels of sets that the
+        // processor has.
+        unsafe { (self.packing)(&tile) }
+    }
+
+    /// The tiles as kernels take them: every element that they name is inside its memory, and `Shared` is only written at
+    /// positions that belong to the running task.
+    #[inline(always)]
+    fn tile(&self, r: &Run<'_, P>, panel: *mut P) -> Tile<P> {
         let rows = r.a_rows.len();
         let vectors = r.cols.div_ceil(self.lanes);
         assert!(r.terms > 0 && r.cols > 0 && rows > 0 && rows <= MAX_ROWS && rows <= self.rows && vectors <= self.vectors);
@@ -286,7 +307,7 @@ impl<P: Copy> Micro<P> {
             let is_kept = r.count == 1 || (r.steps[2].unsigned_abs() * size_of::<P>()).is_multiple_of(LINE);
             is_kept && r.c_rows.iter().all(|&row| c.wrapping_offset(row).addr().is_multiple_of(LINE))
         };
-        let tile = Tile {
+        Tile {
             terms: r.terms,
             a: r.a.data.as_ptr().wrapping_offset(r.a.at),
             a_rows: r.a_rows.as_ptr(),
@@ -296,15 +317,13 @@ impl<P: Copy> Micro<P> {
             c,
             c_rows: r.c_rows.as_ptr(),
             start: if r.start.is_empty() { std::ptr::null() } else { r.start.as_ptr() },
+            panel,
             cols: r.cols,
             first: r.first,
             is_streamed: r.is_streamed && r.first && is_aligned(),
             count: r.count,
             steps: r.steps,
-        };
-        // SAFETY: the asserts place every element that the tile names inside its memory; `Shared` is only written at
-        // positions that belong to the running task; `pick!` hands out kernels of sets that the processor has.
-        unsafe { self.tiles[(rows - 1) * self.vectors + vectors - 1](&tile) }
+        }
     }
 
     /// Columns of the next panel, with `left` to come: as wide as tiles are, but two panels of two vectors rather than one
@@ -312,5 +331,14 @@ impl<P: Copy> Micro<P> {
     #[inline]
     pub(crate) fn panel(&self, left: usize) -> usize {
         if self.vectors == 3 && left.div_ceil(self.lanes) == 4 { 2 * self.lanes } else { left.min(self.lanes * self.vectors) }
+    }
+
+    /// Columns of the panels, of so many in all, that are as wide as tiles; they come first.
+    pub(crate) fn full_panels(&self, columns: usize) -> usize {
+        let (width, mut full) = (self.lanes * self.vectors, 0);
+        while self.panel(columns - full) == width {
+            full += width;
+        }
+        full
     }
 }

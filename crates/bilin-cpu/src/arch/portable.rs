@@ -123,6 +123,10 @@ macro_rules! negated {
                 [0, N].map(|from| Lanes(std::array::from_fn(|i| if (from + i) % 2 == 0 { a.0[(from + i) / 2] } else { b.0[(from + i) / 2] })))
             }
             #[inline(always)]
+            unsafe fn apart(a: Self, b: Self) -> [Self; 2] {
+                [0, 1].map(|from| Lanes(std::array::from_fn(|i| if 2 * i < N { a.0[2 * i + from] } else { b.0[2 * i + from - N] })))
+            }
+            #[inline(always)]
             unsafe fn fnma(a: Self, b: Self, mut acc: Self) -> Self {
                 for i in 0..N {
                     acc.0[i] = (-a.0[i]).mul_add(b.0[i], acc.0[i]);

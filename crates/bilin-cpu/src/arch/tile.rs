@@ -29,6 +29,8 @@ pub(crate) struct Tile<P> {
     pub c_rows: *const isize,
     /// What the sums of every row begin at, where that isn't neutral: `cols` parts, or null.
     pub start: *const P,
+    /// Where the lines of `b` go as they are read, one after the other; null where they go nowhere.
+    pub panel: *mut P,
     /// Columns.
     pub cols: usize,
     /// Whether `c` is replaced.
@@ -55,6 +57,8 @@ pub(crate) struct Micro<P: 'static> {
     pub parts: usize,
     /// Row-major by (rows − 1, vectors − 1).
     pub tiles: &'static [TileFn<P>],
+    /// The largest tile, by columns as an operand holds them: it packs their panel as it reads them.
+    pub packing: TileFn<P>,
     /// A few rows by columns that stand side by side.
     pub across: unsafe fn(&Raw<P>),
     /// A few rows by columns that stand one after the other.
@@ -74,6 +78,11 @@ macro_rules! kernels {
         unsafe fn run<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &crate::arch::tile::Tile<V::Part>) {
             // SAFETY: the caller's promise.
             unsafe { crate::arch::tile::tile::<V, ROWS, VECTORS>(t) }
+        }
+        $(#[$attribute])?
+        unsafe fn run_packing<V: Vector, const ROWS: usize, const VECTORS: usize>(t: &crate::arch::tile::Tile<V::Part>) {
+            // SAFETY: the caller's promise.
+            unsafe { crate::arch::tile::sum::<V, ROWS, VECTORS, false, true>(t) }
         }
         $(#[$attribute])?
         unsafe fn run_across<V: Vector>(t: &crate::arch::line::Raw<V::Part>) {
@@ -126,6 +135,7 @@ macro_rules! micro {
             lanes: <$v as Vector>::LANES,
             parts: <$v as Vector>::PARTS,
             tiles: &FLAT,
+            packing: run_packing::<$v, ROWS, VECTORS>,
             across: run_across::<$v>,
             along: run_along::<$v>,
             both: run_both::<$v>,
@@ -147,9 +157,9 @@ pub(crate) unsafe fn tile<V: Vector, const ROWS: usize, const VECTORS: usize>(t:
         // SAFETY: handed on from the caller.
         unsafe {
             if t.cols == VECTORS * V::LANES {
-                sum::<V, ROWS, VECTORS, false>(&one);
+                sum::<V, ROWS, VECTORS, false, false>(&one);
             } else {
-                sum::<V, ROWS, VECTORS, true>(&one);
+                sum::<V, ROWS, VECTORS, true, false>(&one);
             }
         }
         one.a = one.a.wrapping_offset(t.steps[0]);
@@ -164,9 +174,11 @@ const PREFETCH_FROM: usize = 64;
 /// How many k ahead the columns are asked for.
 const AHEAD: isize = 12;
 
+/// # Safety
+/// As for [`tile`]; with `PACKS`, the columns fill the vectors and the panel is writable.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "indices unroll over constants")]
-unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: bool>(t: &Tile<V::Part>) {
+pub(crate) unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: bool, const PACKS: bool>(t: &Tile<V::Part>) {
     let step = V::LANES * V::PARTS;
     let last = t.cols.wrapping_sub((VECTORS - 1) * V::LANES);
     // SAFETY: the caller's promise covers every element read or written; `wrapping_offset` makes no claim on its own.
@@ -192,7 +204,7 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
                 }
             }
         }
-        let (mut at, mut b) = (0isize, t.b);
+        let (mut at, mut b, mut panel) = (0isize, t.b, t.panel);
         for _ in 0..t.terms {
             let ahead = b.wrapping_offset(t.b_k.wrapping_mul(AHEAD));
             for j in 0..VECTORS {
@@ -202,8 +214,18 @@ unsafe fn sum<V: Vector, const ROWS: usize, const VECTORS: usize, const RAGGED: 
             for j in 0..VECTORS {
                 let from = b.wrapping_add(j * step);
                 // Complex panels are padded to whole vectors.
-                line[j] = if RAGGED && V::PARTS == 1 && j == VECTORS - 1 { V::load_part(from, last) } else { V::load(from) };
+                line[j] = if RAGGED && V::PARTS == 1 && j == VECTORS - 1 {
+                    V::load_part(from, last)
+                } else if PACKS {
+                    V::load_beside(from)
+                } else {
+                    V::load(from)
+                };
+                if PACKS {
+                    line[j].store(panel.wrapping_add(j * step));
+                }
             }
+            panel = panel.wrapping_add(if PACKS { VECTORS * step } else { 0 });
             for i in 0..ROWS {
                 let x = V::splat(rows[i].wrapping_offset(at));
                 for j in 0..VECTORS {

@@ -23,6 +23,12 @@ pub(crate) trait Vector: Copy {
     unsafe fn splat(at: *const Self::Part) -> Self;
     /// All lanes: as many parts as they have, real parts, then imaginary parts.
     unsafe fn load(at: *const Self::Part) -> Self;
+    /// All lanes, the two parts of one side by side in memory.
+    #[inline(always)]
+    unsafe fn load_beside(at: *const Self::Part) -> Self {
+        // SAFETY: handed on from the caller.
+        unsafe { Self::load(at) }
+    }
     /// The first `lanes` lanes, the others 0. A complex vector stands as [`Vector::beside`] makes it.
     unsafe fn load_part(at: *const Self::Part, lanes: usize) -> Self;
     /// Writes all lanes.
@@ -63,6 +69,8 @@ pub(crate) trait RealVector: Vector {
     unsafe fn fnma(a: Self, b: Self, acc: Self) -> Self;
     /// Lanes of two vectors by turns.
     unsafe fn mixed(a: Self, b: Self) -> [Self; 2];
+    /// Two vectors whose lanes by turns are these.
+    unsafe fn apart(a: Self, b: Self) -> [Self; 2];
 }
 
 /// A complex vector. `SWAPPED` says that `a` is the call's rhs and `b` its lhs: the two products of the imaginary part
@@ -99,6 +107,12 @@ impl<V: RealVector, const SWAPPED: bool> Vector for Cx<V, SWAPPED> {
     unsafe fn load(at: *const V::Part) -> Self {
         // SAFETY: the caller gives 2·LANES readable parts.
         unsafe { Cx { re: V::load(at), im: V::load(at.add(V::LANES)) } }
+    }
+    #[inline(always)]
+    unsafe fn load_beside(at: *const V::Part) -> Self {
+        // SAFETY: the caller gives 2·LANES readable parts.
+        let [re, im] = unsafe { V::apart(V::load(at), V::load(at.add(V::LANES))) };
+        Cx { re, im }
     }
     #[inline(always)]
     unsafe fn load_part(at: *const V::Part, lanes: usize) -> Self {

@@ -28,7 +28,7 @@ const MOST_APART: usize = 1024;
 /// Rows that are packed at once.
 const GROUP_ROWS: usize = 64;
 /// Terms of the tiles that a kernel is called for at once: of shallow ones several.
-const CALL_TERMS: usize = 1024;
+const CALL_TERMS: usize = 4096;
 /// Bytes of partial sums of a task.
 const PARTIAL_BYTES: usize = 2 << 20;
 
@@ -201,10 +201,16 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
                 let depth = terms.div_ceil(in_word);
                 let b_direct = direct_columns::<A>(o, &b_columns, &b_steps, area.rows);
                 let width = micro.lanes * micro.vectors;
-                // Columns that several items share are packed once.
+                // Columns that several items share are packed once, those that stand side by side by the first tiles that read them.
+                let mut by_tiles = None;
                 if b_direct.is_none() && packed_at != Some((bases[o.b.0], from)) {
                     packed_at = Some((bases[o.b.0], from));
-                    o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns, job.isa, micro, b_block);
+                    by_tiles = packed_by_tiles(o, &b_columns, &b_steps, area.rows);
+                    let left = if by_tiles.is_some() { micro.full_panels(area.columns) } else { 0 };
+                    if left < area.columns {
+                        let to = &mut b_block[left * depth * A::PARTS..];
+                        o.b.1.pack_columns(bases[o.b.0], b_steps, b_columns.part(left, area.columns - left), job.isa, micro, to);
+                    }
                 }
                 let a_direct = o.a.1.plain().zip(a_steps.stride).filter(|&(_, step)| step == 1 || area.columns <= 2 * width);
                 for group in (0..area.rows).step_by(group_rows) {
@@ -218,11 +224,10 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
                     };
                     let next = group + group_len;
                     let kept_from = if k > A::BLOCK { 0 } else { group };
-                    let mut ahead = Ahead::new(
-                        a_rows.part(next, group_rows.min(area.rows - next)),
-                        a_steps,
-                        group_len.div_ceil(micro.rows) * area.columns.div_ceil(width),
-                    );
+                    // Rows that are read in place come in time by themselves.
+                    let to_come = if a_direct.is_some() { 0 } else { group_rows.min(area.rows - next) };
+                    let mut ahead =
+                        Ahead::new(a_rows.part(next, to_come), a_steps, group_len.div_ceil(micro.rows) * area.columns.div_ceil(width));
                     let scaled = |offset: isize| offset * A::PARTS as isize;
                     // From tile to tile down a panel, where that is one step.
                     let a_tile = if a_direct.is_some() {
@@ -238,18 +243,14 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
                     let mut at = 0;
                     while at < area.columns {
                         let cols = micro.panel(area.columns - at);
-                        let b = match b_direct {
-                            Some((data, step)) => Lines { data, at: bases[o.b.0] + b_steps.at[0] + b_columns.at[at], step },
-                            None => {
-                                let stored = if A::PARTS == 2 { cols.next_multiple_of(micro.lanes) * 2 } else { cols };
-                                Lines { data: &*b_block, at: scaled((at * depth) as isize), step: stored as isize }
-                            }
-                        };
-                        let start = if has_starts { &b_block[area.columns * depth + at..][..cols] } else { &[] };
+                        let b_at = scaled((at * depth) as isize);
+                        let stored = if A::PARTS == 2 { cols.next_multiple_of(micro.lanes) * 2 } else { cols };
                         let mut first = 0;
                         while first < group_len {
                             let rows = micro.rows.min(group_len - first);
-                            let count = ((group_len - first) / rows).min(at_once);
+                            let standing = b_direct.or(by_tiles.filter(|_| group + first == 0 && cols == width));
+                            let packs = standing.is_some() && b_direct.is_none();
+                            let count = if packs { 1 } else { ((group_len - first) / rows).min(at_once) };
                             ahead.step(o.a.1, bases[o.a.0], count);
                             let row = group + first;
                             let mut starts = [0; MAX_ROWS];
@@ -273,7 +274,8 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
                                 Some(c) => (c, scaled(bases[2] + c_columns.at[at]), &c_rows[row..row + rows]),
                                 None => (&own, scaled(((row - kept_from) * padded + at) as isize), &partial_rows[..rows]),
                             };
-                            micro.run(&Run {
+                            let (panel, start) = b_block.split_at_mut(if has_starts { area.columns * depth } else { b_len });
+                            let run = |b, start| Run {
                                 terms: depth,
                                 a,
                                 a_rows: &starts[..rows],
@@ -287,7 +289,18 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
                                 is_streamed,
                                 count,
                                 steps: tile_steps,
-                            });
+                            };
+                            match standing {
+                                Some((data, step)) => {
+                                    let first = scaled(bases[o.b.0] + b_steps.at[0] + b_columns.at[at]);
+                                    let r = run(Lines { data, at: first, step: scaled(step) }, &[]);
+                                    if packs { micro.run_packing(&r, &mut panel[b_at as usize..]) } else { micro.run(&r) }
+                                }
+                                None => {
+                                    let start = if has_starts { &start[at..][..cols] } else { &[] };
+                                    micro.run(&run(Lines { data: &*panel, at: b_at, step: stored as isize }, start));
+                                }
+                            }
                             first += rows * count;
                         }
                         at += cols;
@@ -346,6 +359,11 @@ impl<'a> Ahead<'a> {
         }
         self.runs = later;
     }
+}
+
+/// The columns' operand as it stands, where the first tiles can pack it: its columns stand side by side.
+fn packed_by_tiles<'a, A: Acc>(o: &Oriented<'a, A>, columns: &Steps<'_>, ks: &Steps<'_>, rows: usize) -> Option<(&'a [A::Part], isize)> {
+    o.b.1.plain().zip(ks.stride).filter(|_| columns.stride == Some(1) && rows >= o.micro.rows)
 }
 
 /// The columns' operand as it stands, where packing wouldn't pay.
