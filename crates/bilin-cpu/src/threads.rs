@@ -9,7 +9,7 @@ use bilin_core::{Error, Result};
 use crate::arch::Isa;
 
 /// Cost (see [`cost`]) below which work stays on its thread: waking another takes about 5 µs.
-pub(crate) const SERIAL_BELOW: usize = 1 << 21;
+pub(crate) const SERIAL_BELOW: usize = 1 << 22;
 /// Multiply-adds that take as long as reading or writing a byte of memory.
 const BYTE_COST: usize = 8;
 
