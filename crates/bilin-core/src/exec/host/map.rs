@@ -1,5 +1,6 @@
 //! The interpreter of [`MapExpr`]: each primitive runs over a block of elements at a time.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::convert::{load_block, load_row, load_walk, store_row, store_walk};
@@ -53,7 +54,7 @@ fn run<T: Scalar, W: Workers>(call: MapCall<'_>, workers: &W) -> Result<()> {
     let end = total.saturating_mul(size);
     if call.is_dense && total <= FEW {
         // Clearing a stack of whole blocks would cost more than the work.
-        range::<T, FEW>(&job, 0, total, out, 0);
+        range(&job, &mut [[T::default(); FEW]; MAX_DEPTH], 0, total, out, 0);
     } else if call.is_dense && end <= out.len() {
         let job = &job;
         workers.chunks(&mut out[..end], CHUNK * size, total * job.expr.prims().len(), &|i, chunk| {
@@ -67,6 +68,11 @@ fn run<T: Scalar, W: Workers>(call: MapCall<'_>, workers: &W) -> Result<()> {
         workers.compiled(Blocks::<T> { job: &job, start: 0, count: total, out, shift: base, compute: PhantomData });
     }
     Ok(())
+}
+
+thread_local! {
+    /// The blocks of a thread: clearing them anew for each chunk would take as long as simple work on one.
+    static STACK: Cell<Vec<u128>> = const { Cell::new(Vec::new()) };
 }
 
 /// A call of [`range`] over whole blocks.
@@ -83,7 +89,12 @@ impl<T: Scalar> Work for Blocks<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run(self) {
-        range::<T, BLOCK>(self.job, self.start, self.count, self.out, self.shift);
+        let mut words = STACK.try_with(Cell::take).unwrap_or_default();
+        words.resize(words.len().max(MAX_DEPTH * BLOCK * size_of::<T>() / size_of::<u128>()), 0);
+        let (stack, _) = bytemuck::cast_slice_mut::<u128, T>(&mut words).as_chunks_mut::<BLOCK>();
+        range(self.job, stack, self.start, self.count, self.out, self.shift);
+        // A thread that is ending keeps nothing.
+        let _ = STACK.try_with(|kept| kept.set(words));
     }
 }
 
@@ -98,13 +109,12 @@ enum Block {
 
 /// Steps `start .. start + count` of the loops; `shift` is added to positions of the result.
 #[inline(always)]
-fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, out: &mut [u8], shift: isize) {
+fn range<T: Scalar, const B: usize>(job: &Job<'_>, stack: &mut [[T; B]], start: usize, count: usize, out: &mut [u8], shift: isize) {
     let whole = [Loop { len: 1, strides: [0; 5] }];
     let (outer, inner) = match job.loops.split_last() {
         Some((inner, outer)) => (outer, inner),
         None => (&[] as &[Loop<5>], &whole[0]),
     };
-    let mut stack = [[T::default(); B]; MAX_DEPTH];
     let mut at = start;
     let end = start + count;
     let base = job.offsets[0] as isize + shift;
@@ -112,7 +122,7 @@ fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, o
         // Short rows share a block.
         while at < end {
             let n = B.min(end - at);
-            compute(job, &mut stack, Block::Rows(at), base, n, out);
+            compute(job, stack, Block::Rows(at), base, n, out);
             at += n;
         }
         return;
@@ -129,7 +139,7 @@ fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, o
                 *p = job.offsets[i] as isize + here[i] + (first + done) as isize * inner.strides[i];
             }
             places[0] += shift;
-            compute(job, &mut stack, Block::Row(places, inner.strides), base, n, out);
+            compute(job, stack, Block::Row(places, inner.strides), base, n, out);
             done += n;
         }
         at += row_end;
@@ -138,8 +148,8 @@ fn range<T: Scalar, const B: usize>(job: &Job<'_>, start: usize, count: usize, o
 
 /// One block, from its inputs to the result, whose first element is `base`.
 #[inline(always)]
-fn compute<T: Scalar, const B: usize>(job: &Job<'_>, stack: &mut [[T; B]; MAX_DEPTH], block: Block, base: isize, n: usize, out: &mut [u8]) {
-    let there = evaluate(job, stack, block, base, n, out);
+fn compute<T: Scalar, const B: usize>(job: &Job<'_>, stack: &mut [[T; B]], block: Block, base: isize, n: usize, out: &mut [u8]) {
+    let Some(there) = evaluate(job, stack, block, base, n, out) else { return };
     let values = there.unwrap_or(&stack[0][..n]);
     match block {
         Block::Row(places, strides) => store_row(job.out_dtype, out, places[0], strides[0], values),
@@ -169,19 +179,32 @@ fn settle<T: Scalar>(slot: &mut Slot<'_, T>, block: &mut [T]) {
     *slot = Slot::Here;
 }
 
-/// The value of a program, in the first block or where an input has it. `base` is the result's first element.
+/// Where the result's elements of a block stand side by side as the program computes them.
+#[inline(always)]
+fn side_by_side<'o, T: Scalar>(job: &Job<'_>, block: Block, n: usize, out: &'o mut [u8]) -> Option<&'o mut [T]> {
+    match block {
+        Block::Row(places, strides) if strides[0] == 1 && job.out_dtype == T::DTYPE => {
+            Some(&mut bytemuck::cast_slice_mut(out)[places[0] as usize..][..n])
+        }
+        _ => None,
+    }
+}
+
+/// Runs a program. Its value is in the first block or where an input has it; `None` where the last step has written it to the
+/// result. `base` is the result's first element.
 #[inline(always)]
 fn evaluate<'a, T: Scalar, const B: usize>(
     job: &Job<'a>,
-    stack: &mut [[T; B]; MAX_DEPTH],
+    stack: &mut [[T; B]],
     block: Block,
     base: isize,
     n: usize,
-    out: &[u8],
-) -> Option<&'a [T]> {
+    out: &mut [u8],
+) -> Option<Option<&'a [T]>> {
     let mut slots = [Slot::Here; MAX_DEPTH];
     let mut top = 0;
-    for prim in job.expr.prims() {
+    let last = job.expr.prims().len() - 1;
+    for (step, prim) in job.expr.prims().iter().enumerate() {
         macro_rules! push {
             ($value:expr) => {{
                 slots[top] = Slot::All($value);
@@ -193,6 +216,70 @@ fn evaluate<'a, T: Scalar, const B: usize>(
                 settle(&mut slots[top - 1], &mut stack[top - 1][..n]);
                 for a in &mut stack[top - 1][..n] {
                     *a = $f(*a);
+                }
+            }};
+        }
+        // Steps that take hardly longer than to copy a block read their operands where these are, and the last one writes the
+        // result.
+        macro_rules! swift_unary {
+            ($f:expr) => {{
+                let own = &mut stack[top - 1][..n];
+                let result = if step == last { side_by_side::<T>(job, block, n, out) } else { None };
+                let is_result = result.is_some();
+                match (slots[top - 1], result) {
+                    (Slot::All(x), _) => slots[top - 1] = Slot::All($f(x)),
+                    (Slot::Here, None) => own.iter_mut().for_each(|a| *a = $f(*a)),
+                    (slot, result) => {
+                        let (to, from): (&mut [T], &[T]) = match (slot, result) {
+                            (Slot::There(from), Some(to)) => (to, from),
+                            (Slot::There(from), None) => (own, from),
+                            (_, Some(to)) => (to, own),
+                            _ => continue,
+                        };
+                        to.iter_mut().zip(from).for_each(|(to, a)| *to = $f(*a));
+                        if is_result {
+                            return None;
+                        }
+                        slots[top - 1] = Slot::Here;
+                    }
+                }
+            }};
+        }
+        macro_rules! swift_binary {
+            ($f:expr) => {{
+                let (below, above) = stack.split_at_mut(top - 1);
+                let own = &mut below[top - 2][..n];
+                let result = if step == last { side_by_side::<T>(job, block, n, out) } else { None };
+                let (is_result, from) = (result.is_some(), [slots[top - 2], slots[top - 1]]);
+                let b = match from[1] {
+                    Slot::There(b) => b,
+                    _ => &above[0][..n],
+                };
+                top -= 1;
+                slots[top - 1] = Slot::Here;
+                match (from, result) {
+                    ([Slot::All(a), Slot::All(b)], _) => {
+                        slots[top - 1] = Slot::All($f(a, b));
+                        continue;
+                    }
+                    ([Slot::Here, Slot::All(b)], None) => own.iter_mut().for_each(|a| *a = $f(*a, b)),
+                    ([Slot::Here, _], None) => own.iter_mut().zip(b).for_each(|(a, b)| *a = $f(*a, *b)),
+                    ([Slot::All(a), _], result) => result.unwrap_or(own).iter_mut().zip(b).for_each(|(to, b)| *to = $f(a, *b)),
+                    ([first, second], result) => {
+                        let (to, a): (&mut [T], &[T]) = match (first, result) {
+                            (Slot::There(a), Some(to)) => (to, a),
+                            (Slot::There(a), None) => (own, a),
+                            (_, Some(to)) => (to, own),
+                            _ => continue,
+                        };
+                        match second {
+                            Slot::All(b) => to.iter_mut().zip(a).for_each(|(to, a)| *to = $f(*a, b)),
+                            _ => to.iter_mut().zip(a).zip(b).for_each(|((to, a), b)| *to = $f(*a, *b)),
+                        }
+                    }
+                }
+                if is_result {
+                    return None;
                 }
             }};
         }
@@ -249,13 +336,13 @@ fn evaluate<'a, T: Scalar, const B: usize>(
             Prim::Const(x) => push!(T::constant(x)),
             Prim::ConstComplex(re, im) => push!(T::constant_complex(re, im)),
             Prim::ConstInt(x) => push!(T::constant_int(x)),
-            Prim::Add => binary!(T::add),
-            Prim::Sub => binary!(T::sub),
-            Prim::Mul => binary!(T::mul),
-            Prim::Div => binary!(T::div),
+            Prim::Add => swift_binary!(T::add),
+            Prim::Sub => swift_binary!(T::sub),
+            Prim::Mul => swift_binary!(T::mul),
+            Prim::Div => swift_binary!(T::div),
             Prim::Pow => binary!(T::pow),
-            Prim::Max => binary!(T::max),
-            Prim::Min => binary!(T::min),
+            Prim::Max => swift_binary!(T::max),
+            Prim::Min => swift_binary!(T::min),
             Prim::Eq => binary!(|a: T, b: T| T::truth(a == b)),
             Prim::Ne => binary!(|a: T, b: T| T::truth(a != b)),
             Prim::Lt => binary!(|a: T, b: T| T::truth(a.lt(b))),
@@ -273,31 +360,31 @@ fn evaluate<'a, T: Scalar, const B: usize>(
                 }
                 top -= 2;
             }
-            Prim::Neg => unary!(T::neg),
-            Prim::Abs => unary!(T::abs),
+            Prim::Neg => swift_unary!(T::neg),
+            Prim::Abs => swift_unary!(T::abs),
             Prim::Sign => unary!(T::sign),
             Prim::Exp => unary!(T::exp),
             Prim::Log => unary!(T::log),
             Prim::Log1p => unary!(T::log1p),
             Prim::Expm1 => unary!(T::expm1),
-            Prim::Sqrt => unary!(T::sqrt),
+            Prim::Sqrt => swift_unary!(T::sqrt),
             Prim::Tanh => unary!(T::tanh),
             Prim::Sigmoid => unary!(T::sigmoid),
             Prim::Erf => unary!(T::erf),
             Prim::Erfc => unary!(T::erfc),
             Prim::Sin => unary!(T::sin),
             Prim::Cos => unary!(T::cos),
-            Prim::Floor => unary!(T::floor),
+            Prim::Floor => swift_unary!(T::floor),
             Prim::Conj => unary!(T::conj),
             Prim::Real => unary!(T::real),
             Prim::Imag => unary!(T::imag),
         }
     }
     match slots[0] {
-        Slot::There(there) => Some(there),
+        Slot::There(there) => Some(Some(there)),
         ref mut slot => {
             settle(slot, &mut stack[0][..n]);
-            None
+            Some(None)
         }
     }
 }

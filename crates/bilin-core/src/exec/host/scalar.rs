@@ -45,11 +45,11 @@ pub(super) trait Scalar: Compute {
     fn imag(self) -> Self;
     #[inline(always)]
     fn max(self, b: Self) -> Self {
-        if self.is_nan() || b.lt(self) || (self == b) { self } else { b }
+        if b.le(self) || self.is_nan() { self } else { b }
     }
     #[inline(always)]
     fn min(self, b: Self) -> Self {
-        if self.is_nan() || self.lt(b) || (self == b) { self } else { b }
+        if self.le(b) || self.is_nan() { self } else { b }
     }
 }
 
