@@ -180,7 +180,7 @@ fn settle<T: Scalar>(slot: &mut Slot<'_, T>, block: &mut [T]) {
 }
 
 /// Where the result's elements of a block stand side by side as the program computes them.
-#[inline(always)]
+#[inline(never)]
 fn side_by_side<'o, T: Scalar>(job: &Job<'_>, block: Block, n: usize, out: &'o mut [u8]) -> Option<&'o mut [T]> {
     match block {
         Block::Row(places, strides) if strides[0] == 1 && job.out_dtype == T::DTYPE => {
@@ -201,6 +201,8 @@ fn evaluate<'a, T: Scalar, const B: usize>(
     n: usize,
     out: &mut [u8],
 ) -> Option<Option<&'a [T]>> {
+    // Where time counts; each loop below is compiled for every type and instruction set.
+    let is_swift = B == BLOCK && matches!(T::DTYPE, DType::F32 | DType::F64);
     let mut slots = [Slot::Here; MAX_DEPTH];
     let mut top = 0;
     let last = job.expr.prims().len() - 1;
@@ -336,13 +338,18 @@ fn evaluate<'a, T: Scalar, const B: usize>(
             Prim::Const(x) => push!(T::constant(x)),
             Prim::ConstComplex(re, im) => push!(T::constant_complex(re, im)),
             Prim::ConstInt(x) => push!(T::constant_int(x)),
-            Prim::Add => swift_binary!(T::add),
-            Prim::Sub => swift_binary!(T::sub),
-            Prim::Mul => swift_binary!(T::mul),
-            Prim::Div => swift_binary!(T::div),
+            Prim::Add if is_swift => swift_binary!(T::add),
+            Prim::Add => binary!(T::add),
+            Prim::Sub if is_swift => swift_binary!(T::sub),
+            Prim::Sub => binary!(T::sub),
+            Prim::Mul if is_swift => swift_binary!(T::mul),
+            Prim::Mul => binary!(T::mul),
+            Prim::Div => binary!(T::div),
             Prim::Pow => binary!(T::pow),
-            Prim::Max => swift_binary!(T::max),
-            Prim::Min => swift_binary!(T::min),
+            Prim::Max if is_swift => swift_binary!(T::max),
+            Prim::Max => binary!(T::max),
+            Prim::Min if is_swift => swift_binary!(T::min),
+            Prim::Min => binary!(T::min),
             Prim::Eq => binary!(|a: T, b: T| T::truth(a == b)),
             Prim::Ne => binary!(|a: T, b: T| T::truth(a != b)),
             Prim::Lt => binary!(|a: T, b: T| T::truth(a.lt(b))),
@@ -360,21 +367,23 @@ fn evaluate<'a, T: Scalar, const B: usize>(
                 }
                 top -= 2;
             }
-            Prim::Neg => swift_unary!(T::neg),
-            Prim::Abs => swift_unary!(T::abs),
+            Prim::Neg if is_swift => swift_unary!(T::neg),
+            Prim::Neg => unary!(T::neg),
+            Prim::Abs => unary!(T::abs),
             Prim::Sign => unary!(T::sign),
             Prim::Exp => unary!(T::exp),
             Prim::Log => unary!(T::log),
             Prim::Log1p => unary!(T::log1p),
             Prim::Expm1 => unary!(T::expm1),
-            Prim::Sqrt => swift_unary!(T::sqrt),
+            Prim::Sqrt if is_swift => swift_unary!(T::sqrt),
+            Prim::Sqrt => unary!(T::sqrt),
             Prim::Tanh => unary!(T::tanh),
             Prim::Sigmoid => unary!(T::sigmoid),
             Prim::Erf => unary!(T::erf),
             Prim::Erfc => unary!(T::erfc),
             Prim::Sin => unary!(T::sin),
             Prim::Cos => unary!(T::cos),
-            Prim::Floor => swift_unary!(T::floor),
+            Prim::Floor => unary!(T::floor),
             Prim::Conj => unary!(T::conj),
             Prim::Real => unary!(T::real),
             Prim::Imag => unary!(T::imag),
