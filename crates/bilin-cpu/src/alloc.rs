@@ -22,7 +22,7 @@ const LARGEST_KEPT: usize = 128 << 20;
 /// Bytes kept in all by the shared lists; what was given back longest ago goes first, lest sizes that a program no longer
 /// uses keep out the ones that it does.
 const MOST_KEPT: usize = 256 << 20;
-/// Blocks a thread keeps of each small class.
+/// Buffers a thread keeps of each small class, as they are: making another box would take longer than small work.
 const SMALL_KEPT: usize = 64;
 const SMALL_CLASSES: usize = 7;
 /// Four classes for each doubling from 4 KiB to 128 MiB.
@@ -37,7 +37,7 @@ static TURN: AtomicU64 = AtomicU64::new(0);
 static LISTS: [Mutex<VecDeque<(u64, Block)>>; CLASSES] = [const { Mutex::new(VecDeque::new()) }; CLASSES];
 
 thread_local! {
-    static SMALL_LISTS: RefCell<[Vec<Block>; SMALL_CLASSES]> = const { RefCell::new([const { Vec::new() }; SMALL_CLASSES]) };
+    static SMALL_LISTS: RefCell<[Vec<Box<dyn Buffer>>; SMALL_CLASSES]> = const { RefCell::new([const { Vec::new() }; SMALL_CLASSES]) };
 }
 
 /// Whether fresh allocations are filled with 0xFF bytes (each float a NaN), so that reads of old contents show. Also
@@ -185,43 +185,63 @@ impl CpuBuffer {
     /// `byte_len` bytes of any contents; `None` where the system has no room.
     pub fn new(byte_len: usize) -> Option<CpuBuffer> {
         let (len, class) = class(byte_len)?;
-        let kept = match class {
-            usize::MAX => None,
-            c if c < SMALL_CLASSES => SMALL_LISTS.try_with(|lists| lists.try_borrow_mut().ok()?[c].pop()).ok().flatten(),
-            c => {
-                let block = list(c - SMALL_CLASSES).pop_back();
-                if block.is_some() {
-                    KEPT.fetch_sub(len, Ordering::Relaxed);
-                }
-                block.map(|(_, block)| block)
-            }
+        let kept = match class.checked_sub(SMALL_CLASSES) {
+            Some(shared) if shared < CLASSES => list(shared).pop_back(),
+            _ => None,
         };
-        let mut block = match kept {
-            Some(block) => block,
+        let block = match kept {
+            Some((_, block)) => {
+                KEPT.fetch_sub(len, Ordering::Relaxed);
+                block
+            }
             None => Block::fresh(len)?,
         };
-        if read_poison() {
+        let mut buffer = CpuBuffer { block: Some(block), byte_len, class };
+        buffer.poison();
+        Some(buffer)
+    }
+
+    fn poison(&mut self) {
+        if let Some(block) = self.block.as_mut().filter(|_| read_poison()) {
             block.bytes_mut().fill(0xFF);
         }
-        Some(CpuBuffer { block: Some(block), byte_len, class })
     }
+}
+
+/// A buffer of `byte_len` bytes of any contents, one that this thread kept where there is one; `None` where the system has no room.
+pub(crate) fn take(byte_len: usize) -> Option<Box<dyn Buffer>> {
+    if byte_len <= SMALL {
+        let (_, class) = class(byte_len)?;
+        let kept = SMALL_LISTS.try_with(|lists| lists.try_borrow_mut().ok()?[class].pop()).ok().flatten();
+        if let Some(mut kept) = kept
+            && let Some(buffer) = kept.as_any_mut().downcast_mut::<CpuBuffer>()
+        {
+            buffer.byte_len = byte_len;
+            buffer.poison();
+            return Some(kept);
+        }
+    }
+    Some(Box::new(CpuBuffer::new(byte_len)?))
+}
+
+/// Keeps a small buffer for this thread's next one of its class; others are dropped.
+pub(crate) fn give(buffer: Box<dyn Buffer>) {
+    let Some(class) = buffer.as_any().downcast_ref::<CpuBuffer>().map(|b| b.class).filter(|c| *c < SMALL_CLASSES) else { return };
+    let _ = SMALL_LISTS.try_with(|lists| {
+        if let Ok(mut lists) = lists.try_borrow_mut()
+            && lists[class].len() < SMALL_KEPT
+        {
+            lists[class].push(buffer);
+        }
+    });
 }
 
 impl Drop for CpuBuffer {
     fn drop(&mut self) {
-        let Some(block) = self.block.take() else { return };
-        match self.class {
-            usize::MAX => {}
-            c if c < SMALL_CLASSES => {
-                let _ = SMALL_LISTS.try_with(|lists| {
-                    if let Ok(mut lists) = lists.try_borrow_mut()
-                        && lists[c].len() < SMALL_KEPT
-                    {
-                        lists[c].push(block);
-                    }
-                });
-            }
-            c => keep(block, c - SMALL_CLASSES),
+        if let Some(block) = self.block.take()
+            && let Some(shared) = self.class.checked_sub(SMALL_CLASSES).filter(|c| *c < CLASSES)
+        {
+            keep(block, shared);
         }
     }
 }

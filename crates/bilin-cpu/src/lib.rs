@@ -40,7 +40,10 @@ impl Backend for CpuBackend {
         true
     }
     fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>> {
-        Ok(CpuBuffer::new(byte_len).map(|buffer| Box::new(buffer) as Box<dyn Buffer>))
+        Ok(alloc::take(byte_len))
+    }
+    fn free(&self, buffer: Box<dyn Buffer>) {
+        alloc::give(buffer);
     }
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()> {
         let dst = host_bytes_mut(&"upload".into(), dst)?;

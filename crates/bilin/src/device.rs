@@ -42,7 +42,7 @@ impl Devices for Device {
     #[cfg(feature = "cpu")]
     fn cpu() -> Device {
         static CPU: OnceLock<Device> = OnceLock::new();
-        CPU.get_or_init(|| Device::new("cpu", Box::new(bilin_cpu::CpuBackend::new()))).clone()
+        CPU.get_or_init(|| Device::lasting("cpu", Box::new(bilin_cpu::CpuBackend::new()))).clone()
     }
 
     #[cfg(feature = "wgpu")]

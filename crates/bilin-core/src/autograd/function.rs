@@ -11,7 +11,7 @@ use crate::ops::{each_lane, push_forward};
 use crate::schema::{self, OpSchema, modes};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
-use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Node, Op, Saved, SavedValue, Tangents, Tensor, Tensors, clear_held};
+use crate::tape::{Edge, Grads, Inference, KeptOp, Meta, Node, Op, Saved, SavedValue, Tensor, Tensors, clear_held};
 
 /// A function whose gradient the user writes. Fields hold the arguments that are no tensors.
 ///
@@ -241,7 +241,7 @@ fn run(call: &Arc<Call>, inputs: &[&Tensor]) -> Result<(Tensors, Vec<(Role, Tens
         results.iter().map(|y| y.dtype().is_differentiable() && !ctx.non_differentiable.iter().any(|t| t.is_same(y))).collect();
     let plain = views.into_iter().zip(&moves).enumerate().map(|(index, (view, moves))| {
         let edge = node.as_ref().filter(|_| *moves).map(|node| Edge { node: node.clone(), index });
-        Tensor::with_history(view, edge, Tangents::new())
+        Tensor::made_by(view, edge)
     });
     let mut outputs: Tensors = plain.collect();
     if has_tangents {
@@ -397,7 +397,7 @@ fn unmoved(error: Error, node: &Node, t: &Tensor) -> Tensor {
     let (inputs, metas) = (node.0.inputs.clone(), node.0.input_metas.clone());
     let behind =
         Node::record_chosen(KeptOp::Shared(Arc::new(Unmoved(error))), inputs, metas, std::slice::from_ref(t.view()), &[], Vec::new());
-    Tensor::with_history(t.view().clone(), Some(Edge { node: behind, index: 0 }), Tangents::new())
+    Tensor::made_by(t.view().clone(), Some(Edge { node: behind, index: 0 }))
 }
 
 impl Op for Unmoved {

@@ -18,6 +18,11 @@ pub trait Backend: Debug + Send + Sync {
     /// Memory for `byte_len` bytes with any contents; `None` where there is no room. Errors: what no freed memory would help,
     /// as [`DeviceLost`](crate::Error::DeviceLost), or more than the device holds in one piece.
     fn alloc(&self, byte_len: usize) -> Result<Option<Box<dyn Buffer>>>;
+    /// Takes back a buffer that [`alloc`](Backend::alloc) gave, or that was adopted, which nobody uses any more; by default it is
+    /// dropped.
+    fn free(&self, buffer: Box<dyn Buffer>) {
+        drop(buffer);
+    }
     /// Copies bytes of the host to the start of a buffer.
     fn upload(&self, src: &[u8], dst: &mut dyn Buffer) -> Result<()>;
     /// Copies the first `dst.len()` bytes of a buffer to the host.

@@ -19,6 +19,28 @@ pub trait Buffer: Debug + Send + Sync {
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
+/// What stands in the place of a buffer that was given back; a box of it needs no memory.
+#[derive(Debug)]
+pub(super) struct NoMemory;
+
+impl Buffer for NoMemory {
+    fn byte_len(&self) -> usize {
+        0
+    }
+    fn host(&self) -> Option<&[u8]> {
+        None
+    }
+    fn host_mut(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
 /// Host memory of 16-byte alignment, zeroed.
 #[derive(Debug)]
 pub struct HostBuffer {

@@ -1,6 +1,7 @@
 //! Devices and the count of what lives on them.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -11,12 +12,37 @@ use crate::shape::error::{Error, Result};
 
 /// A handle to a device; clones are the same device.
 #[derive(Clone)]
-pub struct Device(Arc<Inner>);
+pub struct Device(Handle);
+
+/// Every tensor has one: counting those of a device that is never closed would cost each call two locked instructions.
+#[derive(Clone)]
+enum Handle {
+    Lasting(&'static Inner),
+    Shared(Arc<Inner>),
+}
+
+impl Deref for Handle {
+    type Target = Inner;
+    #[inline]
+    fn deref(&self) -> &Inner {
+        match self {
+            Handle::Lasting(inner) => inner,
+            Handle::Shared(inner) => inner,
+        }
+    }
+}
 
 struct Inner {
     name: String,
     backend: Box<dyn Backend>,
     memory: Memory,
+}
+
+impl Inner {
+    fn new(name: String, backend: Box<dyn Backend>) -> Inner {
+        let [current, peak, allocs, frees] = [const { AtomicU64::new(0) }; 4];
+        Inner { name, backend, memory: Memory { current, peak, allocs, frees, limit: AtomicU64::new(NO_LIMIT) } }
+    }
 }
 
 struct Memory {
@@ -46,15 +72,19 @@ pub struct MemoryStats {
 impl Device {
     /// A device run by `backend`; `name` is what [`Device::name`] gives, such as `cpu` or `wgpu:1`.
     pub fn new(name: impl Into<String>, backend: Box<dyn Backend>) -> Device {
-        let [current, peak, allocs, frees] = [const { AtomicU64::new(0) }; 4];
-        let memory = Memory { current, peak, allocs, frees, limit: AtomicU64::new(NO_LIMIT) };
-        Device(Arc::new(Inner { name: name.into(), backend, memory }))
+        Device(Handle::Shared(Arc::new(Inner::new(name.into(), backend))))
+    }
+
+    /// The same for as long as the process runs, for a device that is opened once: it is never closed, and its handles aren't
+    /// counted.
+    pub fn lasting(name: impl Into<String>, backend: Box<dyn Backend>) -> Device {
+        Device(Handle::Lasting(Box::leak(Box::new(Inner::new(name.into(), backend)))))
     }
 
     /// The device of plain loops that others are compared with.
     pub fn reference() -> Device {
         static REFERENCE: OnceLock<Device> = OnceLock::new();
-        REFERENCE.get_or_init(|| Device::new("reference", Box::new(ReferenceBackend))).clone()
+        REFERENCE.get_or_init(|| Device::lasting("reference", Box::new(ReferenceBackend))).clone()
     }
 
     /// `cpu`, `reference`, `wgpu:0`, …
@@ -142,7 +172,7 @@ impl Device {
 
 impl PartialEq for Device {
     fn eq(&self, other: &Device) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        std::ptr::eq(&*self.0, &*other.0)
     }
 }
 impl Eq for Device {}

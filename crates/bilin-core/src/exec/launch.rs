@@ -10,7 +10,7 @@ use super::call::{
 };
 use super::device::Device;
 use super::map_expr::{MapExpr, Prim};
-use super::storage::Storage;
+use super::storage::{Filling, Storage};
 use crate::shape::dtype::DType;
 use crate::shape::error::{Error, OpName, Result};
 use crate::shape::layout::{Dims, Layout, checked_numel};
@@ -32,7 +32,7 @@ impl View {
     /// A row-major result with any contents.
     pub fn alloc(op: &OpName, device: &Device, shape: &[usize], dtype: DType) -> Result<View> {
         let numel = checked_numel(op, shape, dtype)?;
-        let storage = Arc::new(Storage::alloc(device, numel * dtype.size_bytes())?);
+        let storage = Filling::alloc(device, numel * dtype.size_bytes())?.share();
         Ok(View { storage, layout: Layout::contiguous(shape), dtype })
     }
 }
@@ -41,10 +41,10 @@ impl View {
 #[inline]
 fn fresh(op: &OpName, device: &Device, shape: &[usize], dtype: DType, run: impl FnOnce(&Layout, Target<'_>) -> Result<()>) -> Result<View> {
     let numel = checked_numel(op, shape, dtype)?;
-    let mut storage = Storage::alloc(device, numel * dtype.size_bytes())?;
+    let mut memory = Filling::alloc(device, numel * dtype.size_bytes())?;
     let layout = Layout::contiguous(shape);
-    run(&layout, Target { buffer: storage.get_mut(), dtype })?;
-    Ok(View { storage: Arc::new(storage), layout, dtype })
+    run(&layout, Target { buffer: memory.buffer(), dtype })?;
+    Ok(View { storage: memory.share(), layout, dtype })
 }
 
 type ReadGuard<'a> = RwLockReadGuard<'a, Box<dyn Buffer>>;
@@ -59,22 +59,25 @@ impl<'a> Reads<'a> {
     /// Guards of those storages whose address `is_mine`.
     #[inline]
     fn new(views: &[&'a View], is_mine: impl Fn(*const Storage) -> bool) -> Reads<'a> {
-        let mut guards = [const { None }; MAP_INPUTS];
-        let mut last = std::ptr::null();
-        for guard in &mut guards {
-            let mut next: Option<&'a Storage> = None;
-            for view in views {
-                let here = view.storage.as_ref();
-                let is_next = next.is_none_or(|n| std::ptr::from_ref(here) < std::ptr::from_ref(n));
-                if std::ptr::from_ref(here) > last && is_next && is_mine(here) {
-                    next = Some(here);
+        let mut sorted: [Option<&'a Storage>; MAP_INPUTS] = [None; MAP_INPUTS];
+        for view in views.iter().take(MAP_INPUTS) {
+            let mut next = view.storage.as_ref();
+            if !is_mine(next) {
+                continue;
+            }
+            for place in &mut sorted {
+                match place {
+                    Some(here) if std::ptr::eq(*here, next) => break,
+                    Some(here) if std::ptr::from_ref(*here) < std::ptr::from_ref(next) => {}
+                    Some(here) => std::mem::swap(here, &mut next),
+                    None => {
+                        *place = Some(next);
+                        break;
+                    }
                 }
             }
-            let Some(storage) = next else { break };
-            *guard = Some((storage, storage.read()));
-            last = storage;
         }
-        Reads { guards }
+        Reads { guards: sorted.map(|storage| storage.map(|s| (s, s.read()))) }
     }
 
     fn of(views: &[&'a View]) -> Reads<'a> {

@@ -1,9 +1,9 @@
 //! Memory shared by all views of it, its version, and the guard that keeps reads and in-place writes apart.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, NoMemory};
 use super::device::Device;
 use crate::shape::error::Result;
 
@@ -16,14 +16,50 @@ pub struct Storage {
     buffer: RwLock<Box<dyn Buffer>>,
 }
 
-impl Storage {
+/// Memory that somebody fills before it can be seen: what is dropped unfinished is given back.
+pub(super) struct Filling<'a> {
+    device: &'a Device,
+    buffer: Box<dyn Buffer>,
+    byte_len: usize,
+}
+
+impl<'a> Filling<'a> {
     /// Memory with any contents. Errors: [`OutOfMemory`](crate::Error::OutOfMemory), and what the backend's
     /// [`alloc`](super::backend::Backend::alloc) says.
-    pub fn alloc(device: &Device, byte_len: usize) -> Result<Storage> {
+    #[inline]
+    pub(super) fn alloc(device: &'a Device, byte_len: usize) -> Result<Filling<'a>> {
         let buffer = device.count_alloc(byte_len as u64, || device.backend().alloc(byte_len))?;
-        Ok(Storage { device: device.clone(), byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) })
+        Ok(Filling { device, buffer, byte_len })
     }
 
+    /// The memory.
+    #[inline]
+    pub(super) fn buffer(&mut self) -> &mut (dyn Buffer + 'static) {
+        self.buffer.as_mut()
+    }
+
+    /// The memory as it is shared from now on.
+    #[inline]
+    pub(super) fn share(mut self) -> Arc<Storage> {
+        let buffer = std::mem::replace(&mut self.buffer, Box::new(NoMemory));
+        let (device, byte_len) = (self.device.clone(), self.byte_len);
+        std::mem::forget(self);
+        Arc::new(Storage { device, byte_len, version: AtomicU64::new(0), buffer: RwLock::new(buffer) })
+    }
+}
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        give_back(self.device, &mut self.buffer, self.byte_len);
+    }
+}
+
+fn give_back(device: &Device, buffer: &mut Box<dyn Buffer>, byte_len: usize) {
+    device.backend().free(std::mem::replace(buffer, Box::new(NoMemory)));
+    device.count_free(byte_len as u64);
+}
+
+impl Storage {
     /// Memory that somebody else allocated, of a kind that the device's backend can use; it counts as allocated here until it
     /// is dropped. Errors: [`OutOfMemory`](crate::Error::OutOfMemory) past the device's limit.
     pub fn adopt(device: &Device, buffer: Box<dyn Buffer>) -> Result<Storage> {
@@ -57,11 +93,6 @@ impl Storage {
         self.buffer.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The buffer of memory that nobody shares yet.
-    pub fn get_mut(&mut self) -> &mut (dyn Buffer + 'static) {
-        self.buffer.get_mut().unwrap_or_else(|e| e.into_inner()).as_mut()
-    }
-
     /// Guard for writing.
     pub fn write(&self) -> RwLockWriteGuard<'_, Box<dyn Buffer>> {
         self.buffer.write().unwrap_or_else(|e| e.into_inner())
@@ -70,6 +101,6 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.device.count_free(self.byte_len as u64);
+        give_back(&self.device, self.buffer.get_mut().unwrap_or_else(|e| e.into_inner()), self.byte_len);
     }
 }

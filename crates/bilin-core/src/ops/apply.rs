@@ -144,20 +144,23 @@ fn evaluate(call: Call<'_>, inputs: &[&Tensor], outputs: &[Meta], modes: Modes, 
     let mut sources: SmallVec<[&View; 4]> = SmallVec::new();
     inputs.iter().for_each(|t| sources.push(t.view()));
     if modes.profiles {
-        let (views, at) = watched(op, &sources, outputs, || op.eval(&sources, outputs))?;
-        let tensors = finish(call, inputs, views, modes, record)?;
+        let (mut views, at) = watched(op, &sources, outputs, || op.eval(&sources, outputs))?;
+        let tensors = finish(call, inputs, &mut views, modes, record)?;
         if let Some((at, edge)) = at.zip(tensors.first().and_then(Tensor::edge)) {
             profiler::set_sequence(at, edge.node.0.sequence);
         }
         return Ok(tensors);
     }
-    let views = op.eval(&sources, outputs)?;
-    finish(call, inputs, views, modes, record)
+    // Views are large to move: they stay where they were returned.
+    match &mut op.eval(&sources, outputs) {
+        Ok(views) => finish(call, inputs, views, modes, record),
+        Err(e) => Err(e.clone()),
+    }
 }
 
 /// The results of an evaluation with their history and tangents.
 #[inline]
-fn finish(call: Call<'_>, inputs: &[&Tensor], mut views: Views, modes: Modes, record: Record<'_>) -> Result<Tensors> {
+fn finish(call: Call<'_>, inputs: &[&Tensor], views: &mut Views, modes: Modes, record: Record<'_>) -> Result<Tensors> {
     let (op, level) = (call.op, modes.level);
     let has_tangents = level > 0 && inputs.iter().any(|t| t.has_tangent(level));
     let node = record.map(|(metas, written)| {
@@ -165,12 +168,12 @@ fn finish(call: Call<'_>, inputs: &[&Tensor], mut views: Views, modes: Modes, re
         inputs.iter().for_each(|t| need.push(t.requires_grad()));
         let keep = op.saves(&need);
         let grad_dtype = |dtype| grad_dtype(inputs, op, dtype);
-        Node::record((call.keep)(), inputs, metas, &views, grad_dtype, keep, has_tangents && keep.outputs != 0, written)
+        Node::record((call.keep)(), inputs, metas, views, grad_dtype, keep, has_tangents && keep.outputs != 0, written)
     });
     let mut results = Tensors::new();
     for (index, view) in views.drain(..).enumerate() {
         let edge = node.as_ref().filter(|_| view.dtype.is_differentiable()).map(|node| Edge { node: node.clone(), index });
-        results.push(Tensor::with_history(view, edge, Tangents::new()));
+        results.push(Tensor::made_by(view, edge));
     }
     if has_tangents { push_forward(&(call.keep)(), inputs, results, level) } else { Ok(results) }
 }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::op::{KeptOp, Meta, Metas};
 use super::ruins::{Ruin, clear};
 use super::slot::{GradSlot, lock, next_sequence};
-use super::tensor::{Tangents, Tensor};
+use super::tensor::Tensor;
 use crate::exec::launch::View;
 use crate::schema::OpSchema;
 use crate::shape::dtype::DType;
@@ -276,7 +276,7 @@ impl Node {
             }
             let value = if kept.is_output {
                 let edge = Edge { node: self.clone(), index: operand - count };
-                Tensor::with_history(kept.value.view().clone(), Some(edge), Tangents::new())
+                Tensor::made_by(kept.value.view().clone(), Some(edge))
             } else {
                 kept.value.clone()
             };

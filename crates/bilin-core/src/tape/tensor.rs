@@ -54,10 +54,15 @@ pub(crate) struct Lanes {
 impl Tensor {
     /// A tensor without history.
     pub fn from_view(view: View) -> Tensor {
-        Tensor::with_history(view, None, Tangents::new())
+        Tensor::made_by(view, None)
     }
 
+    /// A tensor without tangents.
     #[inline]
+    pub(crate) fn made_by(view: View, edge: Option<Edge>) -> Tensor {
+        Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), beside: None }))
+    }
+
     pub(crate) fn with_history(view: View, edge: Option<Edge>, tangents: Tangents) -> Tensor {
         let beside = (!tangents.is_empty()).then(|| Box::new(Beside { tangents, lanes: None }));
         Tensor(Arc::new(Inner { view, edge, leaf: OnceLock::new(), beside }))
@@ -97,7 +102,7 @@ impl Tensor {
     pub(crate) fn source(&self, layout: Layout) -> Option<Tensor> {
         let view = View { layout, ..self.0.view.clone() };
         match (self.edge()?.node.inputs().first()?, self.tangents()) {
-            (NodeInput::Interior(edge), []) => Some(Tensor::with_history(view, Some(edge.clone()), Tangents::new())),
+            (NodeInput::Interior(edge), []) => Some(Tensor::made_by(view, Some(edge.clone()))),
             (NodeInput::Leaf(slot), []) => {
                 let out = Tensor::from_view(view);
                 let _ = out.0.leaf.set(slot.clone());
