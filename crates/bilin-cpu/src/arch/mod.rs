@@ -11,6 +11,11 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
+pub(crate) mod chains;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_chains.rs"]
+pub(crate) mod chains;
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod halves;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_halves.rs"]

@@ -66,15 +66,19 @@ pub(crate) fn accepts<A: Acc>(job: &Job<'_, A>) -> Option<Form> {
     form(job, is_swapped).or_else(|| if m.max(n) <= MAX_ROWS { form(job, !is_swapped) } else { None })
 }
 
+/// The one loop of a role, of a single step where there is none.
+pub(super) fn only(loops: &[Loop<3>]) -> Option<Loop<3>> {
+    match loops {
+        [] => Some(Loop { len: 1, strides: [0; 3] }),
+        [one] => Some(*one),
+        _ => None,
+    }
+}
+
 /// How a job stands where the operand that isn't swapped away is a matrix with a dense axis.
 pub(super) fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
     let plan = job.plan;
     let (rows, columns, a, b) = if is_swapped { (plan.n(), plan.m(), 1, 0) } else { (plan.m(), plan.n(), 0, 1) };
-    let only = |loops: &[Loop<3>]| match loops {
-        [] => Some(Loop { len: 1, strides: [0; 3] }),
-        [one] => Some(*one),
-        _ => None,
-    };
     let ([column], row, term) = (columns, only(rows)?, only(plan.k())?) else { return None };
     let form = |way, step| Form {
         is_swapped,

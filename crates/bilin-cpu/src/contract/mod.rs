@@ -2,6 +2,7 @@
 
 mod batch;
 mod blocks;
+mod chains;
 mod direct;
 pub(crate) mod disjoint;
 mod dot;
@@ -162,6 +163,7 @@ fn attempt<A: tiles::Tiled>(job: &Job<'_, A>, variant: Variant) -> Option<Option
         Variant::Batch => batch::accepts(job).map(|form| batch::run(job, form)),
         Variant::Direct => direct::accepts(job).map(|strides| direct::run(job, strides)),
         Variant::Panel => Some(panel::run(job)),
+        Variant::Chains => chains::accepts(job).map(|form| chains::run(job, form)),
         Variant::Tiles => tiles::accepts(job).map(|form| tiles::run(job, form)),
         Variant::Words => words::accepts(job).map(|form| words::run(job, form)),
     }
@@ -199,6 +201,12 @@ fn choose<A: tiles::Tiled>(job: &Job<'_, A>, kind: Kind, asked: Option<(&'static
 /// Runs the best kernel that reads several elements at once or widens them, where one pays.
 fn attempt_narrow<A: tiles::Tiled>(job: &Job<'_, A>) -> Option<Option<()>> {
     let isa = job.isa;
+    if isa == Isa::Amx
+        && chains::pays(job)
+        && let Some(ran) = attempt(job, Variant::Chains)
+    {
+        return Some(ran);
+    }
     if isa == Isa::Amx
         && tiles::pays(job)
         && let Some(ran) = attempt(job, Variant::Tiles)

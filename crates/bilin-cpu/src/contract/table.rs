@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use crate::arch::halves::Kind as Kinds;
-use crate::arch::{Isa, words};
+use crate::arch::{Isa, chains, words};
 
 /// How a kernel goes about a contraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,8 @@ pub(crate) enum Variant {
     Halves,
     /// The same of bf16 by the instruction for pairs.
     Pairs,
+    /// A few rows of bf16 times a matrix, in the order of a tile unit.
+    Chains,
     /// Small products of halves, widened a chunk of a batch at a time.
     Batch,
     /// Tiles on operands where they stand.
@@ -56,6 +58,9 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Complex and truth values never stand in memory as vectors hold them; words want instructions of their own.
     fn can_run(&self) -> bool {
+        if self.variant == Variant::Chains {
+            return chains::are_here();
+        }
         if self.variant == Variant::Halves {
             return Kinds::F16.is_here();
         }
@@ -84,10 +89,11 @@ macro_rules! table {
 }
 
 /// Kernels of the tile unit, of words and of halves, by what they read and sum in.
-static JOINED: [Kernel; 10] = [
+static JOINED: [Kernel; 11] = [
     Kernel { name: "amx-bf16-tiles", isa: Isa::Amx, kind: Kind::F32, variant: Variant::Tiles },
     Kernel { name: "amx-i32-tiles", isa: Isa::Amx, kind: Kind::I32, variant: Variant::Tiles },
     Kernel { name: "amx-i64-tiles", isa: Isa::Amx, kind: Kind::I64, variant: Variant::Tiles },
+    Kernel { name: "avx512-bf16-chains", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Chains },
     Kernel { name: "avx512-bf16-words", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Words },
     Kernel { name: "avx512-bf16-pairs", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Pairs },
     Kernel { name: "avx512-f32-halves", isa: Isa::Avx512, kind: Kind::F32, variant: Variant::Halves },

@@ -173,14 +173,18 @@ fn flushed(x: f32) -> f32 {
 
 /// A sum of products of bf16 in the order of tile units: 32 terms at a time, even and odd ones apart.
 fn paired_sum(terms: &[(Value, Value)]) -> Value {
-    let product = |acc: f32, t: Option<&(Value, Value)>| match t {
-        None => acc,
-        Some(&(Value::Real(a), Value::Real(b))) => flushed(flushed(a as f32).mul_add(flushed(b as f32), acc)),
-        other => panic!("{other:?}"),
-    };
     let total = terms.chunks(32).fold(0f32, |total, some| {
-        let (even, odd) = some.chunks(2).fold((0f32, 0f32), |(even, odd), pair| (product(even, pair.first()), product(odd, pair.get(1))));
-        flushed(total + flushed(even + odd))
+        let mut chains = [0f32; 2];
+        for i in 0..32 {
+            let chain = &mut chains[i % 2];
+            *chain = match some.get(i) {
+                // A product of zeros, which turns −0 into +0.
+                None => *chain + 0.0,
+                Some(&(Value::Real(a), Value::Real(b))) => flushed(flushed(a as f32).mul_add(flushed(b as f32), *chain)),
+                other => panic!("{other:?}"),
+            };
+        }
+        flushed(total + flushed(chains[0] + chains[1]))
     });
     Value::Real(total.into())
 }
@@ -336,7 +340,7 @@ impl Case {
         let would_take = self.dtypes[..2] == [DType::Bf16; 2] && self.accumulator != DType::F64 && self.terms() >= 32;
         let names = bilin_cpu::kernel_names();
         let is = |name: &str| kernel.map_or(would_take && names.contains(&name), |kernel| kernel == name);
-        if is("amx-bf16-tiles") {
+        if is("amx-bf16-tiles") || kernel == Some("avx512-bf16-chains") {
             Order::Paired
         } else if is("avx512-bf16-words") || is("avx512-bf16-pairs") {
             Order::Flushed
