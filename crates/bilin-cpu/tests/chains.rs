@@ -26,7 +26,8 @@ fn rows_have_the_bits_of_the_order() {
             let lens = [('b', 3), ('i', m), ('j', n), ('k', k)];
             for (out, wild) in [(DType::Bf16, true), (DType::F32, i % 2 == 0)] {
                 for subscript in ["ik,kj->ij", "ki,kj->ij", "kj,ik->ij", "kj,ki->ji", "bik,bkj->bij", "bki,kj->bij"] {
-                    if n > 1000 && subscript.contains('b') {
+                    // The oracle is slow.
+                    if n * k > 5000 && (subscript.contains("ki,") || subscript.contains('b') || ![1, 3, 8].contains(&m)) {
                         continue;
                     }
                     let classes = [Class::Negative, Class::Offset, [Class::Row, Class::Sliced][i % 2]];
@@ -42,13 +43,16 @@ fn rows_have_the_bits_of_the_order() {
     }
 }
 
+/// A term that isn't zero: its place and its two factors.
+type Term = (usize, f64, f64);
+
 /// Sums whose last step is seen in the result: the terms that aren't zero, by their place, how many there are in all, and the sum.
 #[test]
 fn numbers_that_are_too_small_count_as_zeros_of_their_sign() {
     let small = 2f64.powi(-63);
     let tiny = 2f64.powi(-70);
     let least = small * small;
-    let cases: [(&[(usize, f64, f64)], usize, f64); 10] = [
+    let cases: [(&[Term], usize, f64); 10] = [
         (&[(0, small, small)], 64, least),
         // Operands that are subnormal.
         (&[(0, 2f64.powi(-127), 2f64.powi(100))], 64, 0.0),

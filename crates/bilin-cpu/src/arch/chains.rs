@@ -199,7 +199,7 @@ macro_rules! rows {
             $("vpxord zmm", $even, ", zmm", $even, ", zmm", $even, "\n", "vpxord zmm", $odd, ", zmm", $odd, ", zmm", $odd, "\n",)*
             $head, "\n",
             "vmovdqu16 zmm29{{k1}}{{z}}, [{run}]\n",
-            "prefetcht0 [{run} + {ahead}]\n",
+            "prefetcht1 [{run} + {ahead}]\n",
             "vpslld zmm28, zmm29, 16\n",
             "vpandd zmm29, zmm29, zmm31\n",
             $(

@@ -16,8 +16,8 @@ use crate::arch::halves::Kind;
 use crate::arch::{Lines, Work};
 use crate::threads;
 
-/// Bytes of totals of a task: they stay in the nearest cache.
-const TOTAL_BYTES: usize = 32 << 10;
+/// Bytes of totals of a task: they stay in the second-level cache. Runs of memory that are longer gain more than nearer totals do.
+const TOTAL_BYTES: usize = 256 << 10;
 
 /// How a job stands in memory.
 #[derive(Clone, Copy)]
@@ -112,8 +112,8 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, form: Form) -> Option<()> {
             for from in (0..k).step_by(TERMS) {
                 let len = TERMS.min(k - from);
                 let first = bases[o.a.0] + from as isize * form.k_steps[0];
-                for row in 0..rows {
-                    let first = first + row_steps[0][row];
+                for (row, step) in row_steps[0][..rows].iter().enumerate() {
+                    let first = first + step;
                     for i in 0..len {
                         let place = i % 2 * len.div_ceil(2) + i / 2;
                         terms[place * rows + row] = u32::from(x[(first + i as isize * form.k_steps[0]) as usize]) << 16;
@@ -124,9 +124,9 @@ pub(crate) fn run<A: Acc>(job: &Job<'_, A>, form: Form) -> Option<()> {
                 let has_next = from + TERMS < k;
                 chains::add(&mut Block { rows, columns: count, x: &terms[..len * rows], b, has_next, totals });
             }
-            for row in 0..rows {
+            for (row, step) in row_steps[1][..rows].iter().enumerate() {
                 job.isa.with(Unfolded { totals, rows, row, line });
-                let c_at = bases[2] + row_steps[1][row] + column as isize * form.column_step;
+                let c_at = bases[2] + step + column as isize * form.column_step;
                 job.out.scatter(c_at, form.column_step, bytemuck::cast_slice(&line[..count]));
             }
         });
