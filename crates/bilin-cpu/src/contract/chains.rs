@@ -19,6 +19,9 @@ use crate::threads;
 /// Bytes of totals of a task: they stay in the second-level cache. Runs of memory that are longer gain more than nearer totals do.
 const TOTAL_BYTES: usize = 256 << 10;
 
+/// Elements of a matrix below which tiles take more than four rows in less time.
+const SMALL: usize = 1 << 12;
+
 /// How a job stands in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
@@ -52,10 +55,12 @@ fn form<A: Acc>(job: &Job<'_, A>, is_swapped: bool) -> Option<Form> {
     (column.strides[b] == 1 && rows <= MOST_ROWS).then_some(Form { is_swapped, k_steps, column_step: column.strides[2] })
 }
 
-/// Whether this takes less time than tiles do, for a job that [`accepts`] takes.
+/// Whether this takes less time than tiles do, for a job that [`accepts`] takes: but for many of the few rows beside a small
+/// matrix it does.
 pub(crate) fn pays<A: Acc>(job: &Job<'_, A>) -> bool {
-    let [_, m, n, _] = job.sizes;
-    m.max(n) >= WIDTH
+    let [_, m, n, k] = job.sizes;
+    let (rows, columns) = (m.min(n), m.max(n));
+    columns >= WIDTH && (rows <= 4 || columns.saturating_mul(k) >= SMALL)
 }
 
 /// Even and odd columns of a row's totals, side by side again.
