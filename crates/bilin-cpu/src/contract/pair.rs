@@ -224,6 +224,11 @@ mod tests {
         }
     }
 
+    /// Runs a check on two threads: what pays depends on their number, which is the machine's elsewhere.
+    fn on_two_threads(check: impl FnOnce() + Send) {
+        rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap().install(check);
+    }
+
     /// Around vectors, blocks of the one sum and of the other, and tasks.
     #[test]
     fn both_have_the_bits_of_each_by_itself() {
@@ -248,7 +253,7 @@ mod tests {
         for dtype in [DType::F32, DType::F64] {
             for shape in shapes {
                 for lines in [(false, [false; 2]), (false, [true, false]), (true, [false; 2]), (true, [true, false])] {
-                    Case::new(dtype, shape, lines).check(&format!("{dtype} {shape:?} {lines:?}"));
+                    on_two_threads(|| Case::new(dtype, shape, lines).check(&format!("{dtype} {shape:?} {lines:?}")));
                 }
             }
         }
@@ -270,20 +275,22 @@ mod tests {
 
     #[test]
     fn what_isnt_one_matrix_is_left_alone() {
-        let untouched = |(is_done, results): (bool, [Vec<u8>; 2])| !is_done && results.iter().flatten().all(|&b| b == 0xFF);
-        let plain = (false, [false; 2]);
-        let run = |calls: [ContractCall<'_>; 2]| run::<f32>(calls, DType::F32, Isa::best()).unwrap();
-        let case = Case::new(DType::F32, [40, 300], plain);
-        assert!(case.by(None, run).0);
-        // The same numbers elsewhere.
-        let mut copy = HostBuffer::zeroed(case.memory[0].byte_len()).unwrap();
-        copy.host_mut().unwrap().copy_from_slice(case.memory[0].host().unwrap());
-        assert!(untouched(case.by(Some(&copy), run)));
-        assert!(untouched(case.by(None, |[one, other]| run([one, other.adding().unwrap()]))));
-        assert!(untouched(Case::new(DType::F64, [40, 300], plain).by(None, run)));
-        // No dense axis; one column; many short lines.
-        for (shape, lines) in [([40, 300], (false, [false, true])), ([4000, 1], plain), ([4000, 5], plain)] {
-            assert!(untouched(Case::new(DType::F32, shape, lines).by(None, run)), "{shape:?}");
-        }
+        on_two_threads(|| {
+            let untouched = |(is_done, results): (bool, [Vec<u8>; 2])| !is_done && results.iter().flatten().all(|&b| b == 0xFF);
+            let plain = (false, [false; 2]);
+            let run = |calls: [ContractCall<'_>; 2]| run::<f32>(calls, DType::F32, Isa::best()).unwrap();
+            let case = Case::new(DType::F32, [40, 300], plain);
+            assert!(case.by(None, run).0);
+            // The same numbers elsewhere.
+            let mut copy = HostBuffer::zeroed(case.memory[0].byte_len()).unwrap();
+            copy.host_mut().unwrap().copy_from_slice(case.memory[0].host().unwrap());
+            assert!(untouched(case.by(Some(&copy), run)));
+            assert!(untouched(case.by(None, |[one, other]| run([one, other.adding().unwrap()]))));
+            assert!(untouched(Case::new(DType::F64, [40, 300], plain).by(None, run)));
+            // No dense axis; one column; many short lines.
+            for (shape, lines) in [([40, 300], (false, [false, true])), ([4000, 1], plain), ([4000, 5], plain)] {
+                assert!(untouched(Case::new(DType::F32, shape, lines).by(None, run)), "{shape:?}");
+            }
+        });
     }
 }
