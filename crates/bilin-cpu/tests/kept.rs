@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use bilin_core::exec::backend::Backend;
 use bilin_core::exec::buffer::{Buffer, HostBuffer};
+use bilin_core::{Device, Tensor};
 use bilin_cpu::{CpuBackend, CpuBuffer, held_bytes, kept_bytes, release_kept};
 
 const MIB: usize = 1 << 20;
@@ -69,4 +70,18 @@ fn small_buffers_stay_with_their_thread() {
     // Memory of another kind is dropped, not handed out.
     backend.free(Box::new(HostBuffer::zeroed(64).expect("room")));
     assert!(take(64).as_any().is::<CpuBuffer>());
+}
+
+/// A result's memory goes back to the thread that drops it, not to the system.
+#[test]
+fn results_give_their_buffers_back() {
+    let _alone = ALONE.lock();
+    let device = Device::new("cpu", Box::new(CpuBackend::new()));
+    let x = Tensor::from_slice(&[1f32, 2., 3.], [3], &device).expect("a tensor");
+    let result = x.neg().expect("a result");
+    let held = held_bytes();
+    drop(result);
+    assert_eq!(held_bytes(), held);
+    drop(x.neg().expect("a result"));
+    assert_eq!(held_bytes(), held, "the system was asked again");
 }

@@ -76,7 +76,16 @@ impl Device {
     }
 
     /// The same for as long as the process runs, for a device that is opened once: it is never closed, and its handles aren't
-    /// counted.
+    /// counted. Cost: the memory of each device made so is never given back.
+    ///
+    /// ```
+    /// use std::sync::LazyLock;
+    /// use bilin_core::exec::reference::ReferenceBackend;
+    /// use bilin_core::{DType, Device, Tensor};
+    /// static OWN: LazyLock<Device> = LazyLock::new(|| Device::lasting("own", Box::new(ReferenceBackend)));
+    /// assert_eq!(Tensor::ones([2], DType::F32, &OWN)?.device(), &*OWN);
+    /// # Ok::<(), bilin_core::Error>(())
+    /// ```
     pub fn lasting(name: impl Into<String>, backend: Box<dyn Backend>) -> Device {
         Device(Handle::Lasting(Box::leak(Box::new(Inner::new(name.into(), backend)))))
     }
