@@ -257,6 +257,24 @@ fn blocks_of_a_tile_unit() {
     }
 }
 
+/// Columns that don't fit at once, rows that are loaded where they stand, and k of more terms than are summed in one go there.
+#[test]
+fn columns_of_a_tile_unit_part_by_part() {
+    let mut rng = Rng(15);
+    use DType::*;
+    for (dtypes, m, n, k) in [([Bf16; 3], 64, 100, 4096), ([Bf16, Bf16, F32], 64, 70, 4160), ([U8, I8, I32], 64, 100, 8192)] {
+        let lens = [('i', m), ('j', n), ('k', k)];
+        for subscript in ["ik,kj->ij", "jk,ik->ij"] {
+            Case::new(subscript, &lens, dtypes, [Class::Row; 3], NO, &mut rng, false).check();
+        }
+    }
+    // Steps of the batch share the columns, or the rows.
+    let lens = [('b', 3), ('i', 64), ('j', 70), ('k', 64)];
+    for subscript in ["bik,kj->bij", "ik,bkj->bij", "bik,bkj->bij"] {
+        Case::new(subscript, &lens, [Bf16; 3], [Class::Row; 3], NO, &mut rng, false).check();
+    }
+}
+
 #[test]
 fn conjugation_on_either_side() {
     let mut rng = Rng(6);

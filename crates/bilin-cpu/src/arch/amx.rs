@@ -152,7 +152,7 @@ macro_rules! square {
         /// From `runs` on there are `count` blocks each, those of `a` with lines `steps[0]` bytes apart, a block `steps[1]` after
         /// the other; of `c` there are four; tiles are shaped.
         unsafe fn $name(count: usize, runs: [*const u8; 4], steps: [usize; 2], c: *mut Block, first: bool) {
-            // Rows pass by once for each pair of columns, which should stay in the nearest cache: hence the loads with a hint.
+            // Columns pass by once for each group of rows, which should stay in the nearest cache: hence the loads with a hint.
             // SAFETY: the caller's promise; every tile register is named as overwritten.
             unsafe {
                 asm!(
@@ -169,11 +169,11 @@ macro_rules! square {
                     "tilezero tmm2",
                     "tilezero tmm3",
                     "4:",
-                    "tileloaddt1 tmm4, [{a0} + {a_row}*1]",
-                    "tileloadd tmm6, [{b0} + {row}*1]",
-                    "tileloadd tmm7, [{b1} + {row}*1]",
+                    "tileloadd tmm4, [{a0} + {a_row}*1]",
+                    "tileloaddt1 tmm6, [{b0} + {row}*1]",
+                    "tileloaddt1 tmm7, [{b1} + {row}*1]",
                     concat!($dot, " tmm0, tmm4, tmm6"),
-                    "tileloaddt1 tmm5, [{a1} + {a_row}*1]",
+                    "tileloadd tmm5, [{a1} + {a_row}*1]",
                     concat!($dot, " tmm1, tmm4, tmm7"),
                     concat!($dot, " tmm2, tmm5, tmm6"),
                     concat!($dot, " tmm3, tmm5, tmm7"),

@@ -13,7 +13,7 @@ use crate::arch::{Isa, Work};
 /// Rows and columns of a block, and its words of k.
 pub(super) const SIDE: usize = 16;
 /// Bytes of a line of a block.
-const LINE: usize = 4 * SIDE;
+pub(super) const LINE: usize = 4 * SIDE;
 
 /// The lines from `from`, at most `most`.
 pub(super) fn part(all: Steps<'_>, from: usize, most: usize) -> Steps<'_> {
@@ -105,9 +105,22 @@ impl<S: Piece> Work for Packed<'_, S> {
         let groups = dst.len() / (depth * planes);
         // Rows want words of k along a line of the block, columns want them down the block.
         let is_down = lines.stride == Some(1) && ks.stride != Some(1) && !lines.at.is_empty();
+        // Halves fill a vector with the columns of two blocks.
+        let is_paired = is_down && are_columns && S::IN_WORD == 2;
+        let (paired, whole) = if is_paired { (lines.at.len() / (2 * SIDE) * 2, ks.at.len() / width) } else { (0, 0) };
+        for (i, group) in (0..whole).flat_map(|i| (0..paired).step_by(2).map(move |group| (i, group))) {
+            let (left, right) = dst.split_at_mut((group + 1) * depth);
+            let words = left[group * depth + i].iter_mut().zip(&mut right[i]);
+            for (at, (left, right)) in ks.at[i * width..].chunks_exact(S::IN_WORD).zip(words) {
+                beside(data, base + lines.at[group * SIDE], at, left, right);
+            }
+        }
         for turn in 0..groups * depth {
             // Memory is read along its dense axis.
             let (group, i) = if is_down { (turn % groups, turn / groups) } else { (turn / depth, turn % depth) };
+            if group < paired && i < whole {
+                continue;
+            }
             let some = part(lines, group * SIDE, SIDE).at;
             let ks = Steps { at: &ks.at[i * width..ks.at.len().min((i + 1) * width)], stride: ks.stride };
             let is_whole = some.len() == SIDE && ks.at.len() == width;
@@ -147,6 +160,21 @@ impl<S: Piece> Work for Packed<'_, S> {
                 }
             }
         }
+    }
+}
+
+/// Words of twice 16 lines that stand side by side, from 2 runs.
+#[inline(always)]
+fn beside<S: Piece>(data: &[S], base: isize, ks: &[isize], left: &mut [u32; SIDE], right: &mut [u32; SIDE]) {
+    let run = |q: usize| data[(base + ks[q]) as usize..].first_chunk::<{ 2 * SIDE }>();
+    if let (Some(a), Some(b)) = (run(0), run(1)) {
+        let (a, b) = (*a, *b);
+        let mut words = [0u32; 2 * SIDE];
+        for j in 0..2 * SIDE {
+            words[j] = a[j].piece(0) | b[j].piece(0) << 16;
+        }
+        left.copy_from_slice(&words[..SIDE]);
+        right.copy_from_slice(&words[SIDE..]);
     }
 }
 

@@ -1,6 +1,8 @@
 //! Products on a tile unit: bf16 with sums in f32, and integers of every width, whose bytes are multiplied as limbs.
 //!
-//! A task packs its rows once per block of k, then two blocks of columns at a time, and multiplies while these are near.
+//! A task packs columns, as many as the second-level cache holds, and passes by them with a group of rows at a time, a piece of k
+//! after the other, so that the rows stay in the nearest cache and results are written along their rows. Rows are loaded where they
+//! stand, or from blocks that are packed once for all columns.
 
 #![allow(clippy::needless_range_loop, reason = "plain loops over arrays become vectors")]
 
@@ -8,9 +10,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bilin_core::exec::order::PAIRED_FROM;
+use bilin_core::shape::plan::Loop;
 use bilin_core::{c64, c128};
 
-use super::blocks::{SIDE, direct_rows, pack, part};
+use super::blocks::{LINE, SIDE, direct_rows, pack, part};
 use super::element::Acc;
 use super::job::{Job, Oriented, inner_stride};
 use super::operand::Raw;
@@ -24,14 +27,21 @@ use crate::threads;
 
 /// Elements of a block.
 const AREA: usize = SIDE * SIDE;
-/// Words of k between two visits of a sum.
+/// Words of k between two visits of a sum: of rows that are packed, and of those that stand.
 const DEPTH: usize = 32 * SIDE;
-/// Blocks of packed rows.
+const STANDING_DEPTH: usize = 128 * SIDE;
+/// The same between two visits while columns stay packed: rows of so many stay in the nearest cache.
+const NEAR: usize = 16 * SIDE;
+/// Blocks of packed rows: half of a second-level cache of 2 MiB.
 const MOST_ROW_BLOCKS: usize = 1 << 10;
-/// Most columns of a task.
+/// Blocks of packed columns: less, since rows, sums and results pass through the same cache.
+const MOST_COLUMN_BLOCKS: usize = 896;
+/// Most columns of a task whose sums of all blocks of k have a place.
 const MOST_COLUMNS: usize = 1024;
-/// Groups of columns that are packed together, so that a line of memory is read with its neighbours.
-const WIDE: usize = 4;
+/// Most rows and columns of any other.
+const MOST: usize = 4096;
+/// Groups of columns up to which rows that don't begin at lines of memory are best loaded where they stand.
+const FEW_GROUPS: usize = 4;
 
 /// How a job goes onto tiles.
 #[derive(Clone, Copy)]
@@ -43,6 +53,30 @@ pub(crate) struct Form {
     in_word: usize,
     /// Blocks of rows, and of columns, that are multiplied at once.
     group: usize,
+}
+
+impl Form {
+    /// Blocks of 16 lines of some terms.
+    fn blocks(self, terms: usize) -> usize {
+        terms.div_ceil(SIDE * self.in_word) * self.planes
+    }
+
+    /// Pieces of some terms, each packed by itself: the first term of each, and terms.
+    fn pieces(self, terms: usize) -> impl Iterator<Item = (usize, usize)> {
+        // Sums of limbs take a pass of their own for each.
+        let most = if self.planes == 1 { terms.min(NEAR * self.in_word) } else { terms };
+        (0..terms).step_by(most).map(move |at| (at, most.min(terms - at)))
+    }
+
+    /// Hands each piece of some terms its part of blocks of as many lines as there is room for.
+    fn by_pieces(self, mut blocks: &mut [Block], terms: usize, pack: impl Fn(usize, usize, &mut [Block])) {
+        let lines = blocks.len() / self.blocks(terms);
+        for (at, terms) in self.pieces(terms) {
+            let (some, rest) = blocks.split_at_mut(lines * self.blocks(terms));
+            pack(at, terms, some);
+            blocks = rest;
+        }
+    }
 }
 
 /// An accumulator that tiles may sum in.
@@ -130,16 +164,16 @@ pub(crate) fn pays<A: Tiled>(job: &Job<'_, A>) -> bool {
 /// Runs a job that [`accepts`] took; `None` where there is no room for panels.
 pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, form: Form) -> Option<()> {
     let [batch, m, n, k] = job.sizes;
-    let (by_n, by_m) = (inner_stride(job.plan.n(), 2) == 1, inner_stride(job.plan.m(), 2) == 1);
     let side = form.group * SIDE;
-    let is_swapped = if n < side || m < side { n < m } else { by_m && !by_n };
-    let o = job.oriented(is_swapped);
-    let depth = k.min(DEPTH * form.in_word).div_ceil(SIDE * form.in_word);
-    let most_rows = MOST_ROW_BLOCKS / (depth * form.planes) * SIDE;
+    let o = job.oriented(is_better_swapped(job, side));
     let [rows, columns] = o.sizes;
+    let stands = stands(job, form, &o);
+    let terms = k.min(if stands { STANDING_DEPTH } else { DEPTH } * form.in_word);
     let work = m.saturating_mul(n).saturating_mul(k).saturating_mul(batch) / 8;
     let want = if work < threads::SERIAL_BELOW || threads::current_threads() == 1 { 1 } else { 2 * threads::current_threads() };
-    let (mut row_parts, mut column_parts) = (rows.div_ceil(most_rows), columns.div_ceil(MOST_COLUMNS));
+    let most_rows = MOST_ROW_BLOCKS / form.blocks(terms.min(DEPTH * form.in_word)) * SIDE;
+    let [most_rows, most_columns] = if stands && k <= terms && rows > side { [MOST; 2] } else { [most_rows, MOST_COLUMNS] };
+    let (mut row_parts, mut column_parts) = (rows.div_ceil(most_rows), columns.div_ceil(most_columns));
     while batch.saturating_mul(row_parts).saturating_mul(column_parts) < want {
         let (r, c) = (rows.div_ceil(row_parts), columns.div_ceil(column_parts));
         if c >= r && c > side {
@@ -161,7 +195,7 @@ pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, form: Form) -> Option<()> {
         let done = |part: usize, batch: Range<usize>| {
             let (row, column) = (part % row_parts * row_step, part / row_parts * column_step);
             let area = [[row, rows.min(row + row_step)], [column, columns.min(column + column_step)]];
-            if rectangle(job, form, &o, &session, batch, area).is_none() {
+            if rectangle(job, form, &o, &session, batch, area, stands.then_some(terms)).is_none() {
                 has_failed.store(true, Ordering::Relaxed);
             }
         };
@@ -174,7 +208,36 @@ pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, form: Form) -> Option<()> {
     if has_failed.into_inner() { None } else { Some(()) }
 }
 
-/// Rows times columns of some steps of the batch.
+/// Whether rhs should stand in the rows: by what can be loaded where it stands, or else what writes the result in whole lines.
+fn is_better_swapped<A: Tiled>(job: &Job<'_, A>, side: usize) -> bool {
+    let ([_, m, n, _], plan) = (job.sizes, job.plan);
+    let along = |lines: &[Loop<3>], which: usize| inner_stride(plan.k(), which) == 1 && inner_stride(lines, which) != 1;
+    if n < side && along(plan.m(), 0) {
+        false
+    } else if m < side && along(plan.n(), 1) {
+        true
+    } else if n < side || m < side {
+        n < m
+    } else {
+        inner_stride(plan.m(), 2) == 1 && inner_stride(plan.n(), 2) != 1
+    }
+}
+
+/// Whether tiles are loaded from the rows where these stand.
+fn stands<A: Tiled>(job: &Job<'_, A>, form: Form, o: &Oriented<'_, A>) -> bool {
+    let (size, place) = (4 / form.in_word, o.a.0);
+    match (o.rows, job.plan.k()) {
+        ([row], [k]) => {
+            let is_whole = row.len.is_multiple_of(form.group * SIDE) && (k.len * size).is_multiple_of(LINE);
+            let is_line = row.strides[place].unsigned_abs().wrapping_mul(size).is_multiple_of(LINE);
+            let is_few = o.sizes[1] <= FEW_GROUPS * form.group * SIDE;
+            form.planes == 1 && is_whole && k.strides[place] == 1 && row.strides[place] > 0 && (is_line || is_few)
+        }
+        _ => false,
+    }
+}
+
+/// Rows times columns of some steps of the batch; rows that stand come with the most terms between two visits of a sum.
 fn rectangle<A: Tiled>(
     job: &Job<'_, A>,
     form: Form,
@@ -182,6 +245,7 @@ fn rectangle<A: Tiled>(
     session: &Session,
     batch: Range<usize>,
     [row, column]: [[usize; 2]; 2],
+    standing: Option<usize>,
 ) -> Option<()> {
     let k = job.sizes[3];
     let (rows, columns) = (row[1] - row[0], column[1] - column[0]);
@@ -194,14 +258,23 @@ fn rectangle<A: Tiled>(
     let (row_groups, column_groups) = (rows.div_ceil(side), columns.div_ceil(side));
     // Few rows leave nothing to multiply twice, so columns that stand side by side are read from end to end.
     let is_read_once = row_groups == 1 && inner_stride(o.columns, o.b.0) == 1 && inner_stride(job.plan.k(), o.b.0) != 1;
-    let terms = k.min(if is_read_once { SIDE } else { DEPTH } * form.in_word);
-    let run = terms.div_ceil(SIDE * form.in_word) * form.planes;
+    let most_terms = if is_read_once { k.min(SIDE * form.in_word) } else { standing.unwrap_or(k.min(DEPTH * form.in_word)) };
+    let run = form.group * form.blocks(most_terms);
+    // Groups of columns that are packed at once, the last as many as the others.
+    let most_wide = if is_read_once { FEW_GROUPS } else { (MOST_COLUMN_BLOCKS / run).max(1) };
+    let wide = column_groups.div_ceil(column_groups.div_ceil(most_wide));
     let sums_len = side * side;
-    // Sums of a block of k stay where they are made if there is one block, else there is room for all.
-    let kept = if k > terms { row_groups * column_groups } else { 1 };
-    let (a_len, b_len) = (row_groups * form.group * run, WIDE.min(column_groups) * form.group * run);
+    // Sums stay where they are made if k is one piece, else there is room for those that wait for the next piece, or block.
+    let kept = if k > most_terms {
+        row_groups * column_groups
+    } else if form.pieces(k).nth(1).is_some() {
+        wide
+    } else {
+        1
+    };
+    let (a_len, b_len) = (if standing.is_some() { 0 } else { row_groups * run }, wide * run);
     let bytes = carved_bytes::<Block>(a_len) + carved_bytes::<Block>(b_len) + carved_bytes::<A>(kept * sums_len);
-    with_scratch(bytes, 2 * (rows + columns + terms), |memory, offsets| {
+    with_scratch(bytes, 2 * (rows + columns + most_terms), |memory, offsets| {
         let (a_blocks, memory) = carve::<Block>(memory, a_len);
         let (b_blocks, memory) = carve::<Block>(memory, b_len);
         let (sums, _) = carve::<A>(memory, kept * sums_len);
@@ -209,63 +282,84 @@ fn rectangle<A: Tiled>(
         let (c_rows, offsets) = offsets.split_at_mut(rows);
         let (b_columns, offsets) = offsets.split_at_mut(columns);
         let (c_columns, offsets) = offsets.split_at_mut(columns);
-        let (a_ks, b_ks) = offsets.split_at_mut(terms);
+        let (a_ks, b_ks) = offsets.split_at_mut(most_terms);
         let (a_rows, b_columns) = (Steps::filled(o.rows, o.a.0, row[0], a_rows), Steps::filled(o.columns, o.b.0, column[0], b_columns));
         fill_offsets(o.rows, 2, row[0], c_rows);
         let c_columns = Steps::filled(o.columns, 2, column[0], c_columns);
         let mut limb_sums = [[[0; SIDE]; SIDE]; 8];
-        let mut filled = None;
-        for (batch, from) in batch.flat_map(|batch| (0..k).step_by(terms).map(move |from| (batch, from))) {
-            let (bases, count) = (job.bases(batch), terms.min(k - from));
+        let (mut filled, mut packed) = (None, None);
+        for (batch, from) in batch.flat_map(|batch| (0..k).step_by(most_terms).map(move |from| (batch, from))) {
+            let (bases, count) = (job.bases(batch), most_terms.min(k - from));
             if filled.replace(from) != Some(from) {
                 fill_offsets(job.plan.k(), o.a.0, from, &mut a_ks[..count]);
                 fill_offsets(job.plan.k(), o.b.0, from, &mut b_ks[..count]);
             }
             let (a_steps, b_steps) = (Steps::of(job.plan.k(), o.a.0, &a_ks[..count]), Steps::of(job.plan.k(), o.b.0, &b_ks[..count]));
-            let run = count.div_ceil(SIDE * form.in_word) * form.planes;
-            let (is_first, is_last) = (from == 0, from + count == k);
-            let direct = if column_groups <= WIDE { direct_rows(a, form.planes, bases[o.a.0], a_rows, a_steps) } else { None };
-            if direct.is_none() {
-                pack(a, job.isa, form.planes, bases[o.a.0], a_rows, a_steps, false, &mut a_blocks[..row_groups * form.group * run]);
-            }
-            for column_group in 0..column_groups {
-                let place = column_group % WIDE;
-                if place == 0 {
-                    let wide = WIDE.min(column_groups - column_group);
-                    let some = part(b_columns, column_group * side, wide * side);
-                    pack(b, job.isa, form.planes, bases[o.b.0], some, b_steps, true, &mut b_blocks[..wide * form.group * run]);
+            let direct = match standing {
+                Some(_) => Some(direct_rows(a, form.planes, bases[o.a.0], a_rows, a_steps)?),
+                None => {
+                    let to = &mut a_blocks[..row_groups * form.group * form.blocks(count)];
+                    form.by_pieces(to, count, |at, terms, to| {
+                        pack(a, job.isa, form.planes, bases[o.a.0], a_rows, a_steps.part(at, terms), false, to);
+                    });
+                    None
                 }
-                let b_group = &b_blocks[place * form.group * run..][..form.group * run];
-                for (row_group, a_group) in a_blocks.chunks_exact(form.group * run).take(row_groups).enumerate() {
-                    let at = if kept == 1 { 0 } else { column_group * row_groups + row_group };
-                    let sums = &mut sums[at * sums_len..][..sums_len];
-                    if form.planes == 1 {
-                        let a = match direct {
-                            Some((bytes, row)) => Rows { bytes: &bytes[row_group * side * row..], row: Some(row) },
-                            None => Rows { bytes: bytemuck::cast_slice(a_group), row: None },
-                        };
-                        if let Some(c) = A::as_blocks(sums) {
-                            session.square(dot, &a, b_group, c, is_first);
-                        }
-                    } else {
-                        session.limbs(form.planes, a_group, b_group, &mut limb_sums);
-                        job.isa.with(Joined { limbs: &limb_sums[..form.planes], is_first, sums });
-                    }
-                    if is_last {
-                        // Blocks that stand side by side go row by row, so that a line of memory is written at once.
-                        let columns = part(c_columns, column_group * side, side);
-                        let used = columns.at.len().div_ceil(SIDE) * AREA;
-                        for (i, some) in sums.chunks_exact(form.group * AREA).enumerate() {
-                            let rows = part(Steps { at: c_rows, stride: None }, row_group * side + i * SIDE, SIDE);
-                            if !rows.at.is_empty() {
-                                job.out.store_block(job.isa, bases[2], rows.at, columns, SIDE, &some[..used]);
+            };
+            for first in (0..column_groups).step_by(wide) {
+                let groups = wide.min(column_groups - first);
+                let b_blocks = &mut b_blocks[..groups * form.group * form.blocks(count)];
+                // Columns that steps of the batch share stay packed.
+                if packed.replace((bases[o.b.0], from, first)) != Some((bases[o.b.0], from, first)) {
+                    let some = part(b_columns, first * side, groups * side);
+                    form.by_pieces(b_blocks, count, |at, terms, to| {
+                        pack(b, job.isa, form.planes, bases[o.b.0], some, b_steps.part(at, terms), true, to);
+                    });
+                }
+                for row_group in 0..row_groups {
+                    for (piece, terms) in form.pieces(count) {
+                        let (before, run) = (form.group * form.blocks(piece), form.group * form.blocks(terms));
+                        let (is_first, is_last) = (from + piece == 0, from + piece + terms == k);
+                        let a_group = if direct.is_some() { &[][..] } else { &a_blocks[row_groups * before + row_group * run..][..run] };
+                        for (group, b_group) in b_blocks[groups * before..].chunks_exact(run).take(groups).enumerate() {
+                            let at = match kept {
+                                1 => 0,
+                                _ if k > most_terms => (first + group) * row_groups + row_group,
+                                _ => group,
+                            };
+                            let sums = &mut sums[at * sums_len..][..sums_len];
+                            if form.planes == 1 {
+                                let a = match direct {
+                                    Some((bytes, row)) => {
+                                        let at = row_group * side * row + piece * (4 / form.in_word);
+                                        Rows { bytes: &bytes[at..], row: Some(row) }
+                                    }
+                                    None => Rows { bytes: bytemuck::cast_slice(a_group), row: None },
+                                };
+                                if let Some(c) = A::as_blocks(sums) {
+                                    session.square(dot, &a, b_group, c, is_first);
+                                }
+                            } else {
+                                session.limbs(form.planes, a_group, b_group, &mut limb_sums);
+                                job.isa.with(Joined { limbs: &limb_sums[..form.planes], is_first, sums });
+                            }
+                            if is_last {
+                                // Blocks that stand side by side go row by row, so that a line of memory is written at once.
+                                let columns = part(c_columns, (first + group) * side, side);
+                                let used = columns.at.len().div_ceil(SIDE) * AREA;
+                                for (i, some) in sums.chunks_exact(form.group * AREA).enumerate() {
+                                    let rows = part(Steps { at: c_rows, stride: None }, row_group * side + i * SIDE, SIDE);
+                                    if !rows.at.is_empty() {
+                                        job.out.store_block(job.isa, bases[2], rows.at, columns, SIDE, &some[..used]);
+                                    }
+                                }
                             }
                         }
                     }
                 }
             }
         }
-    })
+        Some(())
+    })?
 }
 
 /// Sums of limbs, joined.
