@@ -25,8 +25,9 @@ const BLOCK_BYTES: usize = 1 << 20;
 const MOST: usize = 4096;
 /// Most columns where sums stand apart from the result until they are whole.
 const MOST_APART: usize = 1024;
-/// Rows that are packed at once.
-const GROUP_ROWS: usize = 64;
+/// Rows that pass by the columns at once: all, or a few, which leave the second-level cache to the columns.
+const ALL_ROWS: usize = 64;
+const GROUP_ROWS: usize = 24;
 /// Terms of the tiles that a kernel is called for at once: of shallow ones several.
 const CALL_TERMS: usize = 4096;
 /// Bytes of partial sums of a task.
@@ -152,7 +153,8 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
     let micro = o.micro;
     let block = k.min(A::BLOCK);
     let padded = area.columns.next_multiple_of(micro.lanes);
-    let group_rows = (GROUP_ROWS / micro.rows * micro.rows).min(area.rows.next_multiple_of(micro.rows));
+    let most_rows = if area.rows <= ALL_ROWS { ALL_ROWS } else { GROUP_ROWS };
+    let group_rows = (most_rows / micro.rows * micro.rows).min(area.rows.next_multiple_of(micro.rows));
     let in_word = o.b.1.in_word();
     let depth = block.div_ceil(in_word);
     let has_starts = o.b.1.has_starts();

@@ -169,7 +169,9 @@ pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, form: Form) -> Option<()> {
     let [rows, columns] = o.sizes;
     let stands = stands(job, form, &o);
     let terms = k.min(if stands { STANDING_DEPTH } else { DEPTH } * form.in_word);
-    let work = m.saturating_mul(n).saturating_mul(k).saturating_mul(batch) / 8;
+    let size = if form.in_word == 2 { 2 } else { form.planes };
+    let read = batch.saturating_mul(m.saturating_add(n)).saturating_mul(k).saturating_mul(size);
+    let work = threads::cost(m.saturating_mul(n).saturating_mul(k).saturating_mul(batch) / 8, read);
     let want = if work < threads::SERIAL_BELOW || threads::current_threads() == 1 { 1 } else { 2 * threads::current_threads() };
     let most_rows = MOST_ROW_BLOCKS / form.blocks(terms.min(DEPTH * form.in_word)) * SIDE;
     let [most_rows, most_columns] = if stands && k <= terms && rows > side { [MOST; 2] } else { [most_rows, MOST_COLUMNS] };
