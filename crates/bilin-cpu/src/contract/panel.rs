@@ -25,9 +25,11 @@ const BLOCK_BYTES: usize = 1 << 20;
 const MOST: usize = 4096;
 /// Most columns where sums stand apart from the result until they are whole.
 const MOST_APART: usize = 1024;
-/// Rows that pass by the columns at once: all, or a few, which leave the second-level cache to the columns.
-const ALL_ROWS: usize = 64;
-const GROUP_ROWS: usize = 24;
+/// Rows that are packed at once.
+const PACKED_ROWS: usize = 64;
+/// Rows that pass by the columns at once where they are read in place and are many: few, which leave the second-level cache to the
+/// columns.
+const STANDING_ROWS: usize = 24;
 /// Terms of the tiles that a kernel is called for at once: of shallow ones several.
 const CALL_TERMS: usize = 4096;
 /// Bytes of partial sums of a task.
@@ -153,7 +155,8 @@ fn rectangle<A: Acc>(job: &Job<'_, A>, o: &Oriented<'_, A>, items: Range<usize>,
     let micro = o.micro;
     let block = k.min(A::BLOCK);
     let padded = area.columns.next_multiple_of(micro.lanes);
-    let most_rows = if area.rows <= ALL_ROWS { ALL_ROWS } else { GROUP_ROWS };
+    let stands = o.a.1.plain().is_some() && inner_stride(job.plan.k(), o.a.0) == 1;
+    let most_rows = if stands && area.rows > PACKED_ROWS { STANDING_ROWS } else { PACKED_ROWS };
     let group_rows = (most_rows / micro.rows * micro.rows).min(area.rows.next_multiple_of(micro.rows));
     let in_word = o.b.1.in_word();
     let depth = block.div_ceil(in_word);
