@@ -228,12 +228,13 @@ fn is_better_swapped<A: Tiled>(job: &Job<'_, A>, side: usize) -> bool {
 /// Whether tiles are loaded from the rows where these stand.
 fn stands<A: Tiled>(job: &Job<'_, A>, form: Form, o: &Oriented<'_, A>) -> bool {
     let (size, place) = (4 / form.in_word, o.a.0);
+    let are_of_size = matches!(o.a.1.raw(), Some(Raw::Bf16(_) | Raw::U8(_) | Raw::I8(_)));
     match (o.rows, job.plan.k()) {
         ([row], [k]) => {
             let is_whole = row.len.is_multiple_of(form.group * SIDE) && (k.len * size).is_multiple_of(LINE);
             let is_line = row.strides[place].unsigned_abs().wrapping_mul(size).is_multiple_of(LINE);
             let is_few = o.sizes[1] <= FEW_GROUPS * form.group * SIDE;
-            form.planes == 1 && is_whole && k.strides[place] == 1 && row.strides[place] > 0 && (is_line || is_few)
+            form.planes == 1 && are_of_size && is_whole && k.strides[place] == 1 && row.strides[place] > 0 && (is_line || is_few)
         }
         _ => false,
     }
