@@ -34,6 +34,11 @@ pub fn has_reference_bits(device: &Device) -> bool {
     matches!(device.backend().name(), "cpu" | "reference")
 }
 
+/// Whether this processor adds products of two bf16 operands in the order of a tile unit (docs/adr/0005).
+pub fn has_order_of_tiles() -> bool {
+    bilin_cpu::kernel_names().contains(&"amx-bf16-tiles")
+}
+
 /// Those of `list` that the device under test has.
 pub fn having(list: impl IntoIterator<Item = DType>) -> Vec<DType> {
     let device = device();
