@@ -2,7 +2,7 @@
 
 use bilin::{DType, Device, Kind, Result, Tensor, c128};
 
-use crate::subject::{has_order_of_tiles, has_reference_bits};
+use crate::subject::has_reference_bits;
 
 /// The constant of the error bound c·u·K·(|A|·|B|).
 pub const C: f64 = 4.0;
@@ -58,12 +58,16 @@ pub fn assert_close(got: &Tensor, want: &[c128], bound: impl Fn(usize) -> f64, w
     }
 }
 
-/// Fails where `got` isn't `want`, which the reference made of `operands`: the same bits on a device that promises them, but for
-/// two bf16 operands on a processor with tiles. Elsewhere whole numbers are the same, and floats within c·u·K·S of each other: K
-/// counts the elements of the largest operand, so all terms of any sum, and S is the largest number there or in the result.
+/// Fails where `got` isn't `want`, which the reference made of `operands`: the same bits on a device that promises them, and
+/// [near](assert_near) on another.
 pub fn assert_reference(got: &Tensor, want: &Tensor, operands: &[Tensor], what: &str) {
-    let is_of_tiles = has_order_of_tiles() && operands.iter().filter(|x| x.dtype() == DType::Bf16).count() > 1;
-    if (has_reference_bits(got.device()) && !is_of_tiles) || matches!(got.dtype().kind(), Kind::Int | Kind::Bool) {
+    if has_reference_bits(got.device()) { assert_same_bits(got, want, what) } else { assert_near(got, want, operands, what) }
+}
+
+/// Fails where whole numbers differ from those that the reference made of `operands`, or floats by more than c·u·K·S: K counts the
+/// elements of the largest operand, so all terms of any sum, and S is the largest number there or in the result.
+pub fn assert_near(got: &Tensor, want: &Tensor, operands: &[Tensor], what: &str) {
+    if matches!(got.dtype().kind(), Kind::Int | Kind::Bool) {
         return assert_same_bits(got, want, what);
     }
     assert_eq!((got.shape(), got.dtype()), (want.shape(), want.dtype()), "{what}");

@@ -1,6 +1,7 @@
 //! The device that the suite runs on.
 
 use bilin::{DType, Device, Devices as _, use_deterministic_algorithms};
+use bilin_core::exec::order::PAIRED_FROM;
 
 /// The device under test: the CPU, or the one that `CONFORMANCE_DEVICE` names, such as `wgpu:0`.
 pub fn device() -> Device {
@@ -34,9 +35,9 @@ pub fn has_reference_bits(device: &Device) -> bool {
     matches!(device.backend().name(), "cpu" | "reference")
 }
 
-/// Whether this processor adds products of two bf16 operands in the order of a tile unit (docs/adr/0005).
-pub fn has_order_of_tiles() -> bool {
-    bilin_cpu::kernel_names().contains(&"amx-bf16-tiles")
+/// Whether a device adds this many terms of products of two bf16 operands in the order of a tile unit (docs/adr/0005).
+pub fn has_order_of_tiles(device: &Device, terms: usize) -> bool {
+    device.backend().name() == "cpu" && terms >= PAIRED_FROM && bilin_cpu::kernel_names().contains(&"amx-bf16-tiles")
 }
 
 /// Those of `list` that the device under test has.

@@ -5,10 +5,10 @@
 use bilin::ops::{OpEntry, Values};
 use bilin::prelude::*;
 use bilin::{Kind, op_call, op_lookup, op_registry_all, ops, schema_hash};
-use conformance::compare::{assert_reference, assert_same_bits};
+use conformance::compare::{assert_near, assert_reference, assert_same_bits};
 use conformance::samples::{all, attribute_texts, call, operand_dtype, operands};
 use conformance::strides::{Strides, repeated, with_strides};
-use conformance::subject::{device, devices, few, has_reference_bits, having};
+use conformance::subject::{device, devices, few, has_order_of_tiles, has_reference_bits, having};
 
 fn assert_refused(entry: &OpEntry, error: &Error, what: &str) {
     assert!(matches!(error, Error::DtypeMismatch { .. } | Error::Unsupported { .. }), "{what}: {error}");
@@ -59,7 +59,10 @@ fn every_class_of_strides_gives_the_same_bits_on_every_device() {
                     }
                     let plain = at(&device);
                     let own = call(entry, &plain, &text).unwrap();
-                    assert_reference(&own, &want, &home, &format!("{what} on {device}"));
+                    let most_terms = home.iter().map(Tensor::numel).max().unwrap_or(0);
+                    let is_of_tiles = is_product(entry) && dtype == DType::Bf16 && has_order_of_tiles(&device, most_terms);
+                    let compare = if is_of_tiles { assert_near } else { assert_reference };
+                    compare(&own, &want, &home, &format!("{what} on {device}"));
                     // On a device where every call is waited for, all classes of one dtype.
                     let classes: &[Strides] = if dtype == DType::F32 { &Strides::ALL } else { few(&Strides::ALL) };
                     for &class in classes {

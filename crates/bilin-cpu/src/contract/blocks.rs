@@ -22,18 +22,14 @@ pub(super) fn part(all: Steps<'_>, from: usize, most: usize) -> Steps<'_> {
     Steps { at, stride: if at.len() <= 1 { Some(1) } else { all.stride } }
 }
 
-/// Rows that tiles can be loaded from as they stand, and the bytes from one to the next: whole tiles of one plane.
-pub(super) fn direct_rows<'a>(raw: Raw<'a>, planes: usize, base: isize, rows: Steps<'_>, ks: Steps<'_>) -> Option<(&'a [u8], usize)> {
-    let (bytes, size): (&[u8], usize) = match raw {
-        Raw::Bf16(data) => (bytemuck::cast_slice(data), 2),
-        Raw::U8(data) => (data, 1),
-        Raw::I8(data) => (bytemuck::cast_slice(data), 1),
-        _ => return None,
-    };
-    let is_whole = rows.at.len().is_multiple_of(2 * SIDE) && (ks.at.len() * size).is_multiple_of(LINE);
-    let row = usize::try_from(rows.stride?).ok()?;
-    let first = base + rows.at.first()? + ks.at.first()?;
-    (planes == 1 && is_whole && ks.stride == Some(1)).then(|| (&bytes[first as usize * size..], row * size))
+/// Elements that tiles can be loaded from as they stand, as bytes, and the bytes of one.
+pub(super) fn as_bytes(raw: Raw<'_>) -> Option<(&[u8], usize)> {
+    match raw {
+        Raw::Bf16(data) => Some((bytemuck::cast_slice(data), 2)),
+        Raw::U8(data) => Some((data, 1)),
+        Raw::I8(data) => Some((bytemuck::cast_slice(data), 1)),
+        _ => None,
+    }
 }
 
 /// What stands in words.
@@ -237,9 +233,8 @@ mod tests {
                 let lines: Vec<isize> = (0..line_count).map(|i| (i * line_step) as isize).collect();
                 let ks: Vec<isize> = (0..k_count).map(|i| (i * k_step) as isize).collect();
                 let (depth, groups) = (k_count.div_ceil(SIDE * in_word), line_count.div_ceil(SIDE) + 1);
-                let direct = direct_rows(raw, planes, 5, Steps::new(&lines), Steps::new(&ks));
-                let is_direct = planes == 1 && line_count % 32 == 0 && k_count % (SIDE * in_word) == 0 && (k_step == 1 || k_count == 1);
-                assert_eq!(direct.is_some(), is_direct, "{line_count} {k_count} {line_step} {k_step}");
+                let standing = as_bytes(raw).filter(|_| k_step == 1);
+                assert_eq!(as_bytes(raw).is_some(), planes == 1);
                 for are_columns in [false, true] {
                     let mut blocks = vec![[[u32::MAX; SIDE]; SIDE]; groups * depth * planes];
                     pack(raw, Isa::best(), planes, 5, Steps::new(&lines), Steps::new(&ks), are_columns, &mut blocks);
@@ -252,9 +247,10 @@ mod tests {
                             };
                             let want = (0..in_word).fold(0, |word, q| word | piece(q));
                             let got = if are_columns { block[w][line] } else { block[line][w] };
-                            if let (Some((bytes, row)), false, true) = (direct, are_columns, group * SIDE + line < line_count) {
-                                let word = &bytes[(group * SIDE + line) * row + i * LINE + 4 * w..][..4];
-                                assert_eq!(word, want.to_le_bytes(), "{line_count} {k_count} {line_step} {at} {line} {w} where it stands");
+                            let is_whole = group * SIDE + line < line_count && (i * SIDE + w + 1) * in_word <= k_count;
+                            if let (Some((bytes, size)), false, true) = (standing, are_columns, is_whole) {
+                                let at = (5 + (group * SIDE + line) * line_step) * size + i * LINE + 4 * w;
+                                assert_eq!(bytes[at..][..4], want.to_le_bytes(), "{line_count} {k_count} {line_step} {at} where it stands");
                             }
                             assert_eq!(got, want, "{line_count} {k_count} {line_step} {k_step} {are_columns} {at} {line} {w}");
                         }

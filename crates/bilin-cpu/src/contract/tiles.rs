@@ -13,7 +13,7 @@ use bilin_core::exec::order::PAIRED_FROM;
 use bilin_core::shape::plan::Loop;
 use bilin_core::{c64, c128};
 
-use super::blocks::{LINE, SIDE, direct_rows, pack, part};
+use super::blocks::{LINE, SIDE, as_bytes, pack, part};
 use super::element::Acc;
 use super::job::{Job, Oriented, inner_stride};
 use super::operand::Raw;
@@ -167,14 +167,14 @@ pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, form: Form) -> Option<()> {
     let side = form.group * SIDE;
     let o = job.oriented(is_better_swapped(job, side));
     let [rows, columns] = o.sizes;
-    let stands = stands(job, form, &o);
-    let terms = k.min(if stands { STANDING_DEPTH } else { DEPTH } * form.in_word);
+    let way = Way::new(job, form, &o);
+    let stands = way.row.is_some();
     let size = if form.in_word == 2 { 2 } else { form.planes };
     let read = batch.saturating_mul(m.saturating_add(n)).saturating_mul(k).saturating_mul(size);
     let work = threads::cost(m.saturating_mul(n).saturating_mul(k).saturating_mul(batch) / 8, read);
     let want = if work < threads::SERIAL_BELOW || threads::current_threads() == 1 { 1 } else { 2 * threads::current_threads() };
-    let most_rows = MOST_ROW_BLOCKS / form.blocks(terms.min(DEPTH * form.in_word)) * SIDE;
-    let [most_rows, most_columns] = if stands && k <= terms && rows > side { [MOST; 2] } else { [most_rows, MOST_COLUMNS] };
+    let most_rows = MOST_ROW_BLOCKS / form.blocks(way.terms.min(DEPTH * form.in_word)) * SIDE;
+    let [most_rows, most_columns] = if stands && k <= way.terms && rows > side { [MOST; 2] } else { [most_rows, MOST_COLUMNS] };
     let (mut row_parts, mut column_parts) = (rows.div_ceil(most_rows), columns.div_ceil(most_columns));
     while batch.saturating_mul(row_parts).saturating_mul(column_parts) < want {
         let (r, c) = (rows.div_ceil(row_parts), columns.div_ceil(column_parts));
@@ -197,7 +197,7 @@ pub(crate) fn run<A: Tiled>(job: &Job<'_, A>, form: Form) -> Option<()> {
         let done = |part: usize, batch: Range<usize>| {
             let (row, column) = (part % row_parts * row_step, part / row_parts * column_step);
             let area = [[row, rows.min(row + row_step)], [column, columns.min(column + column_step)]];
-            if rectangle(job, form, &o, &session, batch, area, stands.then_some(terms)).is_none() {
+            if rectangle(job, form, &o, &session, batch, area, &way).is_none() {
                 has_failed.store(true, Ordering::Relaxed);
             }
         };
@@ -225,22 +225,30 @@ fn is_better_swapped<A: Tiled>(job: &Job<'_, A>, side: usize) -> bool {
     }
 }
 
-/// Whether tiles are loaded from the rows where these stand.
-fn stands<A: Tiled>(job: &Job<'_, A>, form: Form, o: &Oriented<'_, A>) -> bool {
-    let (size, place) = (4 / form.in_word, o.a.0);
-    let are_of_size = matches!(o.a.1.raw(), Some(Raw::Bf16(_) | Raw::U8(_) | Raw::I8(_)));
-    match (o.rows, job.plan.k()) {
-        ([row], [k]) => {
-            let is_whole = row.len.is_multiple_of(form.group * SIDE) && (k.len * size).is_multiple_of(LINE);
-            let is_line = row.strides[place].unsigned_abs().wrapping_mul(size).is_multiple_of(LINE);
-            let is_few = o.sizes[1] <= FEW_GROUPS * form.group * SIDE;
-            form.planes == 1 && are_of_size && is_whole && k.strides[place] == 1 && row.strides[place] > 0 && (is_line || is_few)
-        }
-        _ => false,
+/// How rows come onto tiles.
+struct Way {
+    /// Bytes from row to row, where tiles are loaded from the rows as they stand.
+    row: Option<usize>,
+    /// Most terms between two visits of a sum.
+    terms: usize,
+}
+
+impl Way {
+    fn new<A: Tiled>(job: &Job<'_, A>, form: Form, o: &Oriented<'_, A>) -> Way {
+        let row = match (o.a.1.raw().and_then(as_bytes), o.rows, job.plan.k()) {
+            (Some((_, size)), [row], [k]) if form.planes == 1 && k.strides[o.a.0] == 1 && row.strides[o.a.0] > 0 => {
+                let step = row.strides[o.a.0].unsigned_abs() * size;
+                let is_whole = row.len.is_multiple_of(form.group * SIDE) && (k.len * size).is_multiple_of(LINE);
+                let is_few = o.sizes[1] <= FEW_GROUPS * form.group * SIDE;
+                (is_whole && (is_few || step.is_multiple_of(LINE))).then_some(step)
+            }
+            _ => None,
+        };
+        Way { row, terms: job.sizes[3].min(if row.is_some() { STANDING_DEPTH } else { DEPTH } * form.in_word) }
     }
 }
 
-/// Rows times columns of some steps of the batch; rows that stand come with the most terms between two visits of a sum.
+/// Rows times columns of some steps of the batch.
 fn rectangle<A: Tiled>(
     job: &Job<'_, A>,
     form: Form,
@@ -248,7 +256,7 @@ fn rectangle<A: Tiled>(
     session: &Session,
     batch: Range<usize>,
     [row, column]: [[usize; 2]; 2],
-    standing: Option<usize>,
+    way: &Way,
 ) -> Option<()> {
     let k = job.sizes[3];
     let (rows, columns) = (row[1] - row[0], column[1] - column[0]);
@@ -261,7 +269,8 @@ fn rectangle<A: Tiled>(
     let (row_groups, column_groups) = (rows.div_ceil(side), columns.div_ceil(side));
     // Few rows leave nothing to multiply twice, so columns that stand side by side are read from end to end.
     let is_read_once = row_groups == 1 && inner_stride(o.columns, o.b.0) == 1 && inner_stride(job.plan.k(), o.b.0) != 1;
-    let most_terms = if is_read_once { k.min(SIDE * form.in_word) } else { standing.unwrap_or(k.min(DEPTH * form.in_word)) };
+    let most_terms = if is_read_once { k.min(SIDE * form.in_word) } else { way.terms };
+    let standing = way.row.zip(as_bytes(a));
     let run = form.group * form.blocks(most_terms);
     // Groups of columns that are packed at once, the last as many as the others.
     let most_wide = if is_read_once { FEW_GROUPS } else { (MOST_COLUMN_BLOCKS / run).max(1) };
@@ -298,16 +307,11 @@ fn rectangle<A: Tiled>(
                 fill_offsets(job.plan.k(), o.b.0, from, &mut b_ks[..count]);
             }
             let (a_steps, b_steps) = (Steps::of(job.plan.k(), o.a.0, &a_ks[..count]), Steps::of(job.plan.k(), o.b.0, &b_ks[..count]));
-            let direct = match standing {
-                Some(_) => Some(direct_rows(a, form.planes, bases[o.a.0], a_rows, a_steps)?),
-                None => {
-                    let to = &mut a_blocks[..row_groups * form.group * form.blocks(count)];
-                    form.by_pieces(to, count, |at, terms, to| {
-                        pack(a, job.isa, form.planes, bases[o.a.0], a_rows, a_steps.part(at, terms), false, to);
-                    });
-                    None
-                }
-            };
+            if standing.is_none() {
+                form.by_pieces(&mut a_blocks[..row_groups * form.group * form.blocks(count)], count, |at, terms, to| {
+                    pack(a, job.isa, form.planes, bases[o.a.0], a_rows, a_steps.part(at, terms), false, to);
+                });
+            }
             for first in (0..column_groups).step_by(wide) {
                 let groups = wide.min(column_groups - first);
                 let b_blocks = &mut b_blocks[..groups * form.group * form.blocks(count)];
@@ -318,51 +322,46 @@ fn rectangle<A: Tiled>(
                         pack(b, job.isa, form.planes, bases[o.b.0], some, b_steps.part(at, terms), true, to);
                     });
                 }
-                for row_group in 0..row_groups {
-                    for (piece, terms) in form.pieces(count) {
-                        let (before, run) = (form.group * form.blocks(piece), form.group * form.blocks(terms));
-                        let (is_first, is_last) = (from + piece == 0, from + piece + terms == k);
-                        let a_group = if direct.is_some() { &[][..] } else { &a_blocks[row_groups * before + row_group * run..][..run] };
-                        for (group, b_group) in b_blocks[groups * before..].chunks_exact(run).take(groups).enumerate() {
-                            let at = match kept {
-                                1 => 0,
-                                _ if k > most_terms => (first + group) * row_groups + row_group,
-                                _ => group,
-                            };
-                            let sums = &mut sums[at * sums_len..][..sums_len];
-                            if form.planes == 1 {
-                                let a = match direct {
-                                    Some((bytes, row)) => {
-                                        let at = row_group * side * row + piece * (4 / form.in_word);
-                                        Rows { bytes: &bytes[at..], row: Some(row) }
-                                    }
-                                    None => Rows { bytes: bytemuck::cast_slice(a_group), row: None },
-                                };
-                                if let Some(c) = A::as_blocks(sums) {
-                                    session.square(dot, &a, b_group, c, is_first);
-                                }
-                            } else {
-                                session.limbs(form.planes, a_group, b_group, &mut limb_sums);
-                                job.isa.with(Joined { limbs: &limb_sums[..form.planes], is_first, sums });
-                            }
-                            if is_last {
-                                // Blocks that stand side by side go row by row, so that a line of memory is written at once.
-                                let columns = part(c_columns, (first + group) * side, side);
-                                let used = columns.at.len().div_ceil(SIDE) * AREA;
-                                for (i, some) in sums.chunks_exact(form.group * AREA).enumerate() {
-                                    let rows = part(Steps { at: c_rows, stride: None }, row_group * side + i * SIDE, SIDE);
-                                    if !rows.at.is_empty() {
-                                        job.out.store_block(job.isa, bases[2], rows.at, columns, SIDE, &some[..used]);
-                                    }
-                                }
-                            }
+                let turns = (0..row_groups).flat_map(|row_group| form.pieces(count).map(move |piece| (row_group, piece)));
+                for (row_group, (piece, terms)) in turns {
+                    let (before, run) = (form.group * form.blocks(piece), form.group * form.blocks(terms));
+                    let (is_first, is_last) = (from + piece == 0, from + piece + terms == k);
+                    let packed = if standing.is_some() { &[][..] } else { &a_blocks[row_groups * before + row_group * run..][..run] };
+                    let a_rows = match standing {
+                        Some((row, (bytes, size))) => {
+                            let first = (bases[o.a.0] + a_rows.at[row_group * side] + a_steps.at[piece]) as usize;
+                            Rows { bytes: &bytes[first * size..], row: Some(row) }
+                        }
+                        None => Rows { bytes: bytemuck::cast_slice(packed), row: None },
+                    };
+                    for (group, b_group) in b_blocks[groups * before..].chunks_exact(run).take(groups).enumerate() {
+                        let at = if k > most_terms { (first + group) * row_groups + row_group } else { group % kept };
+                        let sums = &mut sums[at * sums_len..][..sums_len];
+                        if form.planes > 1 {
+                            session.limbs(form.planes, packed, b_group, &mut limb_sums);
+                            job.isa.with(Joined { limbs: &limb_sums[..form.planes], is_first, sums });
+                        } else if let Some(c) = A::as_blocks(sums) {
+                            session.square(dot, &a_rows, b_group, c, is_first);
+                        }
+                        if is_last {
+                            let rows = &c_rows[row_group * side..rows.min((row_group + 1) * side)];
+                            store(job, bases[2], rows, part(c_columns, (first + group) * side, side), sums);
                         }
                     }
                 }
             }
         }
-        Some(())
-    })?
+    })
+}
+
+/// Writes blocks of sums. Those that stand side by side go row by row, so that a line of memory is written at once.
+fn store<A: Tiled>(job: &Job<'_, A>, base: isize, rows: &[isize], columns: Steps<'_>, sums: &[A]) {
+    let across = columns.at.len().div_ceil(SIDE) * AREA;
+    // As many blocks stand below each other as beside, whether there are columns for them or not.
+    let beside = if sums.len() > AREA { 2 * AREA } else { AREA };
+    for (rows, sums) in rows.chunks(SIDE).zip(sums.chunks_exact(beside)) {
+        job.out.store_block(job.isa, base, rows, columns, SIDE, &sums[..across]);
+    }
 }
 
 /// Sums of limbs, joined.
