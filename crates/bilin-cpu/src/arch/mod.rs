@@ -15,6 +15,7 @@ pub(crate) mod chains;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "no_chains.rs"]
 pub(crate) mod chains;
+pub(crate) mod f16c;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod halves;
 #[cfg(not(target_arch = "x86_64"))]

@@ -10,7 +10,7 @@ use super::steps::Steps;
 use crate::arch::halves::Kind;
 use crate::arch::tile::Micro;
 use crate::arch::vector::MOST_LANES;
-use crate::arch::{self, Isa, Lines, Work};
+use crate::arch::{self, Isa, Lines, Work, f16c};
 
 /// An operand, read as accumulators (and conjugated where the call says so).
 pub(crate) trait Source<A: Acc>: Sync {
@@ -97,8 +97,13 @@ impl<S: Pod + Sync, F> In<'_, S, F> {
             dst.copy_from_slice(bytemuck::cast_slice(src));
             return;
         }
-        let (dst_pieces, dst_rest) = dst.as_chunks_mut::<16>();
-        let (src_pieces, src_rest) = src.as_chunks::<16>();
+        let done = if is_same::<S, f16>() && is_same::<A, f32>() {
+            f16c::widen(bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst))
+        } else {
+            0
+        };
+        let (dst_pieces, dst_rest) = dst[done..].as_chunks_mut::<16>();
+        let (src_pieces, src_rest) = src[done..].as_chunks::<16>();
         for (d, s) in dst_pieces.iter_mut().zip(src_pieces) {
             // A copy, so that the compiler sees that the two don't overlap; no closure, which would keep the caller's
             // instruction set from it.

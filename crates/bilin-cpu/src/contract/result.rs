@@ -3,13 +3,13 @@
 use std::marker::PhantomData;
 
 use bytemuck::Pod;
-use half::bf16;
+use half::{bf16, f16};
 
 use super::disjoint::Shared;
 use super::element::{Acc, Convert};
 use super::operand::is_same;
 use super::steps::Steps;
-use crate::arch::{Isa, Work, halves};
+use crate::arch::{Isa, Work, f16c, halves};
 
 /// Columns of a block of a tile unit.
 const TILE: usize = 16;
@@ -59,6 +59,17 @@ impl<'a, T: Pod, A: Acc, F> Out<'a, T, A, F> {
             Some(out) => bytemuck::cast_slice_mut(out.run(at * A::PARTS as isize, len * A::PARTS)),
             None => bytemuck::cast_slice_mut(self.data.run(at, len)),
         }
+    }
+}
+
+/// A run of results, converted.
+#[inline(always)]
+fn convert_line<T: Pod, A: Acc, F: Convert<A, T>>(src: &[A], dst: &mut [T]) {
+    let done =
+        if is_same::<A, f32>() && is_same::<T, f16>() { f16c::narrow(bytemuck::cast_slice(src), bytemuck::cast_slice_mut(dst)) } else { 0 };
+    // A plain loop: nested ones over chunks become gathers.
+    for (to, &from) in dst[done..].iter_mut().zip(&src[done..]) {
+        *to = F::convert(from);
     }
 }
 
@@ -127,10 +138,7 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Work for Stored<'_, '_, T, 
             let (row, columns) = (base + rows[row], &columns.at[column.min(columns.at.len())..]);
             let line = &src[at..][..width.min(count - column)];
             if converts {
-                // A plain loop: nested ones over chunks become gathers.
-                for (to, &from) in out.data.run(row + columns[0], line.len()).iter_mut().zip(line) {
-                    *to = F::convert(from);
-                }
+                convert_line::<T, A, F>(line, out.data.run(row + columns[0], line.len()));
             } else if dense {
                 out.scatter(row + columns[0], 1, line);
             } else {
@@ -165,9 +173,7 @@ impl<T: Pod + Send + Sync, A: Acc, F: Convert<A, T>> Sink<A> for Out<'_, T, A, F
                 }
             }
         } else if step == 1 {
-            for (d, &x) in self.data.run(at, src.len()).iter_mut().zip(src) {
-                *d = F::convert(x);
-            }
+            convert_line::<T, A, F>(src, self.data.run(at, src.len()));
         } else {
             for (i, &x) in src.iter().enumerate() {
                 self.data.write(at + i as isize * step, F::convert(x));
