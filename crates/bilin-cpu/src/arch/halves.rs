@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Whether the processor has its instructions, and gains by them.
     pub(crate) fn is_here(self) -> bool {
-        if self == Kind::Pairs { super::words::halves().is_some() } else { Isa::best_detected() >= Isa::Avx512 }
+        if self == Kind::Pairs { super::words::halves(Isa::best_detected()).is_some() } else { Isa::best_detected() >= Isa::Avx512 }
     }
 }
 

@@ -4,6 +4,7 @@ use core::arch::x86_64::*;
 use core::marker::PhantomData;
 use std::sync::OnceLock;
 
+use super::Isa;
 use super::avx512::{F32x16, I32x16};
 use super::tile::{Micro, TileFn, kernels, micro};
 use super::vector::{MOST_LANES, Vector};
@@ -130,25 +131,28 @@ mod vnni {
     pub(super) const BYTES: &Micro<i32> = micro!(run, Words<I32x16, Bytes>, rows [1, 2, 3, 4, 5, 6, 7, 8], vectors [1, 2, 3]);
 }
 
-fn detected() -> (bool, bool) {
+fn detected(isa: Isa) -> (bool, bool) {
     static DETECTED: OnceLock<(bool, bool)> = OnceLock::new();
+    if isa < Isa::Avx512 {
+        return (false, false);
+    }
     *DETECTED.get_or_init(|| {
-        let is_wide = super::Isa::best_detected() >= super::Isa::Avx512;
+        let is_wide = Isa::best_detected() >= Isa::Avx512;
         // Processors with tiles for bf16 multiply pairs more slowly than they do f32.
         let has_tiles = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & 1 << 22 != 0;
         (is_wide && !has_tiles && std::is_x86_feature_detected!("avx512bf16"), is_wide && std::is_x86_feature_detected!("avx512vnni"))
     })
 }
 
-/// Kernels of words of two bf16, where the processor has them and gains by them.
-pub(crate) fn halves() -> Option<&'static Micro<f32>> {
-    detected().0.then_some(bf16::HALVES)
+/// Kernels of words of two bf16, where the set and the processor have them and gain by them.
+pub(crate) fn halves(isa: Isa) -> Option<&'static Micro<f32>> {
+    detected(isa).0.then_some(bf16::HALVES)
 }
 /// Of two 16-bit integers.
-pub(crate) fn shorts() -> Option<&'static Micro<i32>> {
-    detected().1.then_some(vnni::SHORTS)
+pub(crate) fn shorts(isa: Isa) -> Option<&'static Micro<i32>> {
+    detected(isa).1.then_some(vnni::SHORTS)
 }
 /// Of four bytes.
-pub(crate) fn bytes() -> Option<&'static Micro<i32>> {
-    detected().1.then_some(vnni::BYTES)
+pub(crate) fn bytes(isa: Isa) -> Option<&'static Micro<i32>> {
+    detected(isa).1.then_some(vnni::BYTES)
 }

@@ -74,7 +74,10 @@ pub(super) fn pack(
 ) {
     macro_rules! packed {
         ($($name:ident),*) => {
-            match raw { $(Raw::$name(data) => isa.with(Packed { data, base, lines, ks, planes, are_columns, dst }),)* }
+            match raw {
+                $(Raw::$name(data) => isa.with(Packed { data, base, lines, ks, planes, are_columns, dst }),)*
+                Raw::Bool(_) => unreachable!("truth values, which tiles refuse"),
+            }
         };
     }
     packed!(Bf16, U8, I8, I16, I32, I64)

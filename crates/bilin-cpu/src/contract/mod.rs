@@ -14,6 +14,7 @@ mod line;
 mod operand;
 mod pair;
 mod panel;
+mod pieces;
 mod product;
 mod result;
 mod scratch;
@@ -219,8 +220,7 @@ fn attempt_narrow<A: tiles::Tiled>(job: &Job<'_, A>) -> Option<Option<()>> {
     {
         return Some(ran);
     }
-    if isa >= Isa::Avx512
-        && words::pays(job)
+    if words::pays(job)
         && let Some(ran) = attempt(job, Variant::Words)
     {
         return Some(ran);

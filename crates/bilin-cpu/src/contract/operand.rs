@@ -35,7 +35,7 @@ pub(crate) trait Source<A: Acc>: Sync {
     fn plain(&self) -> Option<&[A::Part]>;
     /// The elements as they stand in memory, where they are halves, and which.
     fn halves(&self) -> Option<(Kind, &[u16])>;
-    /// The elements as they stand in memory, where tiles read them.
+    /// The elements as they stand in memory, where tiles or words read them.
     fn raw(&self) -> Option<Raw<'_>>;
 }
 
@@ -48,6 +48,8 @@ pub(crate) enum Raw<'a> {
     I16(&'a [i16]),
     I32(&'a [i32]),
     I64(&'a [i64]),
+    /// Truth values, of which those that aren't 0 are true.
+    Bool(&'a [u8]),
 }
 
 /// How rows were packed.
@@ -297,6 +299,9 @@ impl<A: Acc, S: Pod + Send + Sync, F: Convert<S, A>> Source<A> for In<'_, S, F> 
     }
 
     fn raw(&self) -> Option<Raw<'_>> {
+        if is_same::<A, u32>() {
+            return bytemuck::try_cast_slice(self.data).ok().map(Raw::Bool);
+        }
         if !is_same::<F, Plain>() {
             return None;
         }

@@ -124,7 +124,7 @@ fn run_on<A: Acc>(job: &Job<'_, A>, o: Oriented<'_, A>) -> Option<()> {
     let has_failed = AtomicBool::new(false);
     let tasks = cut.batch * cut.row_parts * cut.column_parts;
     let [_, _, _, k] = job.sizes;
-    let cost = cut.rows.min(o.sizes[0]) * cut.columns.min(o.sizes[1]) * k * A::PARTS;
+    let cost = cut.rows.min(o.sizes[0]) * cut.columns.min(o.sizes[1]) * k.div_ceil(o.b.1.in_word()) * A::PARTS;
     // Items of the batch that are cut alike come one after the other: they share tables, and what they have in common.
     threads::for_ranges(tasks, cost, &|mut tasks| {
         while !tasks.is_empty() {

@@ -65,7 +65,11 @@ impl Kernel {
             return Kinds::F16.is_here();
         }
         if matches!(self.variant, Variant::Words | Variant::Pairs) {
-            return if self.kind == Kind::F32 { words::halves().is_some() } else { words::bytes().is_some() };
+            return match self.kind {
+                Kind::F32 => words::halves(self.isa).is_some(),
+                Kind::I32 => words::bytes(self.isa).is_some(),
+                _ => true,
+            };
         }
         !matches!(self.variant, Variant::Direct | Variant::Few | Variant::Line)
             || !matches!(self.kind, Kind::C64 | Kind::C128 | Kind::Truth)
@@ -89,7 +93,7 @@ macro_rules! table {
 }
 
 /// Kernels of the tile unit, of words and of halves, by what they read and sum in.
-static JOINED: [Kernel; 11] = [
+static JOINED: [Kernel; 14] = [
     Kernel { name: "amx-bf16-tiles", isa: Isa::Amx, kind: Kind::F32, variant: Variant::Tiles },
     Kernel { name: "amx-i32-tiles", isa: Isa::Amx, kind: Kind::I32, variant: Variant::Tiles },
     Kernel { name: "amx-i64-tiles", isa: Isa::Amx, kind: Kind::I64, variant: Variant::Tiles },
@@ -101,6 +105,9 @@ static JOINED: [Kernel; 11] = [
     Kernel { name: "avx2-f32-batch", isa: Isa::Avx2, kind: Kind::F32, variant: Variant::Batch },
     Kernel { name: "portable-f32-batch", isa: Isa::Portable, kind: Kind::F32, variant: Variant::Batch },
     Kernel { name: "avx512-i32-words", isa: Isa::Avx512, kind: Kind::I32, variant: Variant::Words },
+    Kernel { name: "avx512-bool-words", isa: Isa::Avx512, kind: Kind::Truth, variant: Variant::Words },
+    Kernel { name: "avx2-bool-words", isa: Isa::Avx2, kind: Kind::Truth, variant: Variant::Words },
+    Kernel { name: "portable-bool-words", isa: Isa::Portable, kind: Kind::Truth, variant: Variant::Words },
 ];
 
 static TABLE: [[[Kernel; 6]; 7]; 3] = [table!(@isa "avx512" Avx512), table!(@isa "avx2" Avx2), table!(@isa "portable" Portable)];

@@ -22,7 +22,7 @@ use super::steps::{Steps, fill_offsets};
 use super::words;
 use crate::arch::amx::{Block, Dot, Rows, Session};
 use crate::arch::tile::Micro;
-use crate::arch::{self, Work};
+use crate::arch::{self, Isa, Work};
 use crate::threads;
 
 /// Elements of a block.
@@ -86,7 +86,7 @@ pub(crate) trait Tiled: Acc {
         None
     }
     /// Kernels of words, where they sum in this and the processor has them.
-    fn words(_kind: words::Kind) -> Option<&'static Micro<Self::Part>> {
+    fn words(_kind: words::Kind, _isa: Isa) -> Option<&'static Micro<Self::Part>> {
         None
     }
     /// With a sum of limbs added, modulo the width.
@@ -98,16 +98,16 @@ impl Tiled for f32 {
     fn as_blocks(sums: &mut [f32]) -> Option<&mut [Block; 4]> {
         bytemuck::cast_slice_mut(sums).try_into().ok()
     }
-    fn words(kind: words::Kind) -> Option<&'static Micro<f32>> {
-        if kind == words::Kind::Halves { arch::words::halves() } else { None }
+    fn words(kind: words::Kind, isa: Isa) -> Option<&'static Micro<f32>> {
+        if kind == words::Kind::Halves { arch::words::halves(isa) } else { None }
     }
 }
 impl Tiled for i32 {
-    fn words(kind: words::Kind) -> Option<&'static Micro<i32>> {
+    fn words(kind: words::Kind, isa: Isa) -> Option<&'static Micro<i32>> {
         match kind {
-            words::Kind::Halves => None,
-            words::Kind::Shorts => arch::words::shorts(),
-            words::Kind::Bytes => arch::words::bytes(),
+            words::Kind::Shorts => arch::words::shorts(isa),
+            words::Kind::Bytes => arch::words::bytes(isa),
+            words::Kind::Halves | words::Kind::Bits => None,
         }
     }
     fn as_blocks(sums: &mut [i32]) -> Option<&mut [Block; 4]> {
@@ -127,7 +127,12 @@ impl Tiled for i64 {
 impl Tiled for f64 {}
 impl Tiled for c64 {}
 impl Tiled for c128 {}
-impl Tiled for u32 {}
+impl Tiled for u32 {
+    fn words(kind: words::Kind, isa: Isa) -> Option<&'static Micro<u32>> {
+        // What holds for one bit holds for all bits of a word.
+        (kind == words::Kind::Bits).then(|| arch::truth(isa))
+    }
+}
 
 /// Whether, and how, a job can run on tiles. For bf16 this is a question of k alone, since the order of its sums
 /// depends on the answer.
@@ -136,6 +141,9 @@ pub(crate) fn accepts<A: Tiled>(job: &Job<'_, A>) -> Option<Form> {
     if let (Raw::Bf16(_), Raw::Bf16(_)) = (lhs, rhs) {
         let is_f32 = A::as_blocks(&mut [A::default(); 4 * AREA]).is_some();
         return (is_f32 && job.sizes[3] >= PAIRED_FROM).then_some(Form { dot: Dot::Bf16, planes: 1, in_word: 2, group: 2 });
+    }
+    if let Raw::Bool(_) = lhs {
+        return None;
     }
     let sign = |raw| match raw {
         Raw::I8(_) => Some(true),

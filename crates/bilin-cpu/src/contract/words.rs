@@ -1,17 +1,17 @@
 //! Operands whose elements are multiplied several to a word, by the panel driver: two bf16 with sums in f32, bytes and 16-bit
-//! integers with sums in i32.
+//! integers with sums in i32, 32 truth values.
 
 #![allow(clippy::needless_range_loop, reason = "plain loops over arrays become vectors")]
 
 use bilin_core::exec::order::PAIRED_FROM;
 use bytemuck::Pod;
-use half::bf16;
 
 use super::batch;
 use super::element::Acc;
 use super::job::Job;
 use super::operand::{Packed, Raw, Source};
 use super::panel;
+use super::pieces::Piece;
 use super::steps::Steps;
 use super::tiles::Tiled;
 use crate::arch::tile::Micro;
@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Shorts,
     /// Four bytes.
     Bytes,
+    /// 32 truth values.
+    Bits,
 }
 
 /// How a job goes onto words.
@@ -42,7 +44,7 @@ pub(crate) struct Form {
 /// Whether, and how, a job can run on words. For bf16 this is a question of k alone, since what becomes of subnormal numbers
 /// depends on the answer.
 pub(crate) fn accepts<A: Tiled>(job: &Job<'_, A>) -> Option<(Form, &'static Micro<A::Part>)> {
-    use Raw::{Bf16, I8, I16, U8};
+    use Raw::{Bf16, Bool, I8, I16, U8};
     let form = |kind, is_swapped, is_shifted| Some(Form { kind, is_swapped, is_shifted });
     let form = match (job.lhs.raw()?, job.rhs.raw()?) {
         (Bf16(_), Bf16(_)) if job.sizes[3] >= PAIRED_FROM => form(Kind::Halves, None, false),
@@ -51,9 +53,10 @@ pub(crate) fn accepts<A: Tiled>(job: &Job<'_, A>) -> Option<(Form, &'static Micr
         (U8(_), I8(_)) => form(Kind::Bytes, Some(false), false),
         (I8(_), U8(_)) => form(Kind::Bytes, Some(true), false),
         (I8(_) | U8(_) | I16(_), I8(_) | U8(_) | I16(_)) => form(Kind::Shorts, None, false),
+        (Bool(_), Bool(_)) => form(Kind::Bits, None, false),
         _ => None,
     }?;
-    Some((form, A::words(form.kind)?))
+    Some((form, A::words(form.kind, job.isa)?))
 }
 
 /// Whether words are worth it where other kernels give the same bits.
@@ -77,54 +80,6 @@ struct Words<'a> {
     raw: Raw<'a>,
     form: Form,
 }
-
-/// An element that is a piece of a word.
-trait Piece<const N: usize>: Pod + Default {
-    /// A word of pieces, the first the earliest.
-    fn word(pieces: [Self; N]) -> u32;
-    /// Lines of words of neighbours, two runs of halves to a line of words; whether there is a kernel for it.
-    fn interleave(_data: &[Self], _at: [isize; 2], _step: isize, _sizes: [usize; 2], _dst: &mut [u32]) -> bool {
-        false
-    }
-    /// Words of a run of whole words.
-    fn words(run: &[Self], dst: &mut [u32]) {
-        for (word, pieces) in dst.iter_mut().zip(run.as_chunks::<N>().0) {
-            *word = Self::word(*pieces);
-        }
-    }
-}
-impl Piece<2> for bf16 {
-    #[inline(always)]
-    fn word([a, b]: [bf16; 2]) -> u32 {
-        u32::from(a.to_bits()) << 16 | u32::from(b.to_bits())
-    }
-    fn interleave(data: &[bf16], [earlier, later]: [isize; 2], step: isize, sizes: [usize; 2], dst: &mut [u32]) -> bool {
-        arch::halves::interleave(bytemuck::cast_slice(data), [earlier, later], step, sizes, dst);
-        true
-    }
-}
-macro_rules! pieces {
-    ($($t:ty),*) => {$(
-        impl Piece<2> for $t {
-            #[inline(always)]
-            fn word([a, b]: [$t; 2]) -> u32 {
-                u32::from(a as i16 as u16) | u32::from(b as i16 as u16) << 16
-            }
-        }
-    )*};
-}
-pieces!(i16, i8, u8);
-macro_rules! bytes {
-    ($($t:ty),*) => {$(
-        impl Piece<4> for $t {
-            #[inline(always)]
-            fn word([a, b, c, d]: [$t; 4]) -> u32 {
-                u32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
-            }
-        }
-    )*};
-}
-bytes!(i8, u8);
 
 /// Calls a generic function with the memory of an operand and the pieces of its words.
 macro_rules! by_piece {
@@ -154,6 +109,10 @@ macro_rules! by_piece {
                 const $n: usize = 4;
                 $call
             }
+            (Kind::Bits, Raw::Bool($data)) => {
+                const $n: usize = 32;
+                $call
+            }
             _ => unreachable!("an operand that `accepts` refuses"),
         }
     };
@@ -176,7 +135,11 @@ impl<A: Acc> Source<A> for Words<'_> {
         unreachable!("the panel driver packs");
     }
     fn in_word(&self) -> usize {
-        if self.form.kind == Kind::Bytes { 4 } else { 2 }
+        match self.form.kind {
+            Kind::Halves | Kind::Shorts => 2,
+            Kind::Bytes => 4,
+            Kind::Bits => 32,
+        }
     }
     fn has_starts(&self) -> bool {
         self.form.is_shifted
@@ -382,13 +345,7 @@ impl<S: Piece<N>, const N: usize> Work for Across<'_, '_, S, N> {
                     for q in 0..N {
                         some[q].copy_from_slice(&runs[q][i * MOST_LANES..(i + 1) * MOST_LANES]);
                     }
-                    for j in 0..MOST_LANES {
-                        let mut pieces = [S::default(); N];
-                        for q in 0..N {
-                            pieces[q] = some[q][j];
-                        }
-                        block[j] = S::word(pieces);
-                    }
+                    S::across(&some, block);
                 }
                 for (word, j) in rest.iter_mut().zip(n / MOST_LANES * MOST_LANES..) {
                     let mut pieces = [S::default(); N];
