@@ -5,14 +5,14 @@ use bilin_core::shape::plan::Loop;
 use super::element::Acc;
 use super::job::{Job, Oriented};
 use crate::arch::tile::MAX_ROWS;
-use crate::arch::{self, Lines, Run};
+use crate::arch::{self, Isa, Lines, Run};
 use crate::threads;
 
 /// Bytes that a block of k spans in the columns' operand, up to which reading it in place costs less than packing it: what a
 /// second-level cache keeps of it.
 const NEAR_BYTES: usize = 768 << 10;
-/// Bytes that all k span there, likewise where rows are many: past that each block comes from further away, and packing brings it
-/// in order.
+/// Bytes that all k span there, likewise, where rows are many and the third-level cache is far, as on processors with tiles: each
+/// block comes from there, and packing brings it in order.
 const ALL_NEAR_BYTES: usize = 1280 << 10;
 /// Bytes of a block of k in the rows' operand where k is contiguous, likewise.
 const ROWS_NEAR_BYTES: usize = 1200 << 10;
@@ -52,8 +52,8 @@ pub(super) fn strides<A: Acc>(job: &Job<'_, A>, is_swapped: bool, width: usize) 
     }
     let size = size_of::<A>();
     let is_near = |stride: isize, count: usize, most: usize| stride.unsigned_abs().saturating_mul(count).saturating_mul(size) <= most;
-    let is_b_near =
-        is_near(k_loops[b], k.min(A::BLOCK), NEAR_BYTES) && (row_count < 4 * MAX_ROWS || is_near(k_loops[b], k, ALL_NEAR_BYTES));
+    let is_b_near = is_near(k_loops[b], k.min(A::BLOCK), NEAR_BYTES)
+        && (job.isa < Isa::Amx || row_count < 4 * MAX_ROWS || is_near(k_loops[b], k, ALL_NEAR_BYTES));
     if row_count > 2 * MAX_ROWS && !is_b_near && column_count > 1 {
         return None;
     }
